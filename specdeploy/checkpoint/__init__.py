@@ -1,0 +1,1 @@
+"""Checkpoints: what is in them, and whether two of them belong together."""

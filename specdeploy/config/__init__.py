@@ -1,0 +1,1 @@
+"""The YAML of a deployment: its shape, its reader, its template."""

@@ -1,0 +1,89 @@
+"""The ``cpu`` profile: engines of ONNX Runtime GenAI, for any machine.
+
+Llama-family checkpoints go through our own compiler, which needs no torch; every other architecture goes through the
+model builder of ONNX Runtime GenAI, which needs torch and transformers. The length and batch limits of the deployment
+are set when the engine is loaded, not when it is made, so they are not part of its key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Final
+
+from specdeploy.engine.profile import OUTPUT, SCRATCH, BuildStep, content_key
+
+if TYPE_CHECKING:
+    from specdeploy.engine.profile import EngineSpec
+
+# What the compiler calls itself; a test holds the two together. It changes when the same input compiles to other bytes.
+COMPILER: Final = "specdeploy.cpu.compile/1"
+# The release that the `cpu` extra pins; its model builder's output may change with the release.
+BUILDER: Final = "onnxruntime_genai.models.builder/0.18.0"
+COMPILED_ARCHITECTURES: Final = frozenset({"LlamaForCausalLM", "MistralForCausalLM"})
+_ENGINE_FILES: Final = ("genai_config.json", "model.onnx", "model.onnx.data", "tokenizer.json")
+# Bytes for each weight of a matrix product, block scales included. The embedding is a table of its own beside the
+# output head, even when the checkpoint ties them; quantised engines keep it at one byte.
+_WEIGHT_BYTES: Final = {"fp32": 4.0, "int8": 1.125, "int4": 0.625}
+_EMBEDDING_BYTES: Final = {"fp32": 4.0, "int8": 1.125, "int4": 1.125}
+
+
+@dataclasses.dataclass(frozen=True)
+class CpuProfile:
+    """The profile; ``python`` is the interpreter that compiles, ours unless told otherwise."""
+
+    python: str = sys.executable
+    name: str = "cpu"
+
+    def requirements(self) -> tuple[str, ...]:
+        """Return what compiling a Llama checkpoint and reading the engine's configuration need."""
+        return ("numpy", "onnx", "onnxruntime_genai", "tokenizers")
+
+    def steps(self, spec: EngineSpec) -> tuple[BuildStep, ...]:
+        """Return the one command that compiles the checkpoint."""
+        compiled = spec.checkpoint.architecture in COMPILED_ARCHITECTURES
+        return (self._compile(spec) if compiled else self._build(spec),)
+
+    def limit(self, spec: EngineSpec) -> int:
+        """Return the positions that the checkpoint was made for; the KV cache grows up to that."""
+        return spec.checkpoint.max_position_embeddings
+
+    def estimated_bytes(self, spec: EngineSpec) -> int:
+        """Return the size of the weights as they are stored, graph and tokenizer left out."""
+        info = spec.checkpoint
+        embedding = info.vocab_size * info.hidden_size
+        matrices = info.parameters if info.tie_word_embeddings else info.parameters - embedding
+        return int(matrices * _WEIGHT_BYTES[spec.precision] + embedding * _EMBEDDING_BYTES[spec.precision])
+
+    def _compile(self, spec: EngineSpec) -> BuildStep:
+        arguments = ("--checkpoint", spec.checkpoint.path, "--precision", spec.precision, "--output", OUTPUT)
+        return BuildStep(
+            name=f"compile to {spec.precision}",
+            argv=(self.python, "-m", "specdeploy.cpu.compile", *arguments),
+            env={},
+            inputs=(spec.checkpoint.path,),
+            outputs=(*_ENGINE_FILES, "compile.json"),
+            key=self._key(spec, COMPILER),
+            requires=("numpy", "onnx"),
+        )
+
+    def _build(self, spec: EngineSpec) -> BuildStep:
+        arguments = ("-i", spec.checkpoint.path, "-o", OUTPUT, "-p", spec.precision, "-e", "cpu", "-c", SCRATCH)
+        return BuildStep(
+            name=f"build {spec.checkpoint.architecture} at {spec.precision}",
+            argv=(self.python, "-m", "onnxruntime_genai.models.builder", *arguments),
+            # The checkpoint is a folder: nothing is to be fetched, and a missing file is to be an error at once.
+            env={"HF_HUB_OFFLINE": "1"},
+            inputs=(spec.checkpoint.path,),
+            outputs=_ENGINE_FILES,
+            key=self._key(spec, BUILDER),
+            requires=("onnxruntime_genai", "onnx_ir", "torch", "transformers"),
+        )
+
+    def _key(self, spec: EngineSpec, compiler: str) -> str:
+        return content_key(
+            profile=self.name,
+            compiler=compiler,
+            checkpoint=spec.checkpoint.fingerprint,
+            precision=spec.precision,
+        )

@@ -1,0 +1,1 @@
+"""What is to be done, computed before any of it is done."""

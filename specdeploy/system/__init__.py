@@ -1,0 +1,1 @@
+"""The parts that touch the world: processes, files, the clock, this machine."""

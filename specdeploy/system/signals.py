@@ -1,0 +1,58 @@
+"""Ctrl-C, SIGTERM and SIGHUP, held back until a block can be left cleanly: whoever started something gets to end it.
+
+Knows Python's signal handlers. Does not know what is to be cleaned up; that is in the ``finally`` clauses of others.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, Final, Self
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+
+_ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Endings:
+    """Notes the signals during the block instead of acting on them in the middle of a statement.
+
+    The block asks with :meth:`raise_if_asked` where it can be left; a signal that comes later is acted on when the
+    block is left. Acting means calling the handler that was there before (for SIGINT usually Python's own, which raises
+    KeyboardInterrupt), or raising SystemExit(128 + number) where there was none, so that every ``finally`` on the way
+    out runs. Ignored signals stay ignored. Handlers run in the main thread only; in any other this does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._seen: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in _ENDING_SIGNALS:
+                # None: a handler that was not installed from Python, which could not be put back.
+                if signal.getsignal(number) not in {signal.SIG_IGN, None}:
+                    self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if error is None:
+            self.raise_if_asked()
+
+    def raise_if_asked(self) -> None:
+        """Act on the signal that came, if one did; this returns only when its earlier handler does."""
+        number, self._seen = self._seen, None
+        if number is None:
+            return
+        handler = self._before[number]
+        if not callable(handler):
+            raise SystemExit(128 + number)
+        handler(number, None)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._seen = signal.Signals(number)

@@ -1,0 +1,186 @@
+"""Files that are complete or absent, and directories that are ours or left alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdeploy.errors import RepositoryError
+from specdeploy.system import files
+
+
+def _names(path):
+    return sorted(entry.name for entry in path.iterdir())
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path):
+    """Text is UTF-8, parents are made, and nothing temporary stays."""
+    path = tmp_path / "deep" / "file.txt"
+
+    files.write_atomic(path, "first")
+    files.write_atomic(path, "zweites Ü")
+
+    assert path.read_text(encoding="utf-8") == "zweites Ü"
+    assert _names(path.parent) == ["file.txt"]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    """The disk fills up between the first byte and the last."""
+    path = tmp_path / "file.txt"
+    files.write_atomic(path, b"old")
+
+    def full(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        files.write_atomic(path, b"new")
+
+    assert path.read_bytes() == b"old"
+    assert _names(tmp_path) == ["file.txt"]
+
+
+def test_json_has_no_nan(tmp_path):
+    """What is written can be read by every other program."""
+    files.write_json_atomic(tmp_path / "a.json", {"name": "Ü", "values": [1, None]})
+
+    assert json.loads((tmp_path / "a.json").read_bytes()) == {"name": "Ü", "values": [1, None]}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        files.write_json_atomic(tmp_path / "b.json", float("nan"))
+    assert _names(tmp_path) == ["a.json"]
+
+
+def test_a_tree_is_published_and_replaced_as_a_whole(tmp_path):
+    """Files of the earlier tree do not linger."""
+    path = tmp_path / "repo"
+
+    files.publish_tree({"a/1/model.py": b"x", "old": b"y"}, path)
+    files.publish_tree({"a/1/model.py": b"z", "b/config.pbtxt": b""}, path)
+
+    found = {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+    assert found.pop(".specdeploy")
+    assert found == {"a/1/model.py": b"z", "b/config.pbtxt": b""}
+    assert _names(tmp_path) == ["repo"]
+    assert files.is_owned(path)
+
+
+def test_an_empty_directory_may_be_taken(tmp_path):
+    """Somebody made it for us."""
+    files.publish_tree({"a": b"x"}, tmp_path)
+
+    assert (tmp_path / "a").read_bytes() == b"x"
+
+
+def test_a_foreign_directory_is_never_touched(tmp_path):
+    """Neither replaced nor removed, and the message says why."""
+    (tmp_path / "thesis.tex").write_text("years of work")
+
+    with pytest.raises(RepositoryError, match="not empty and was not written by specdeploy"):
+        files.publish_tree({"a": b"x"}, tmp_path)
+    with pytest.raises(RepositoryError, match="not empty"):
+        files.remove_owned(tmp_path)
+
+    assert _names(tmp_path) == ["thesis.tex"]
+
+
+def test_a_file_in_the_way_is_refused(tmp_path):
+    """A directory cannot be written over it."""
+    (tmp_path / "repo").write_text("x")
+
+    with pytest.raises(RepositoryError, match="is a file"):
+        files.publish_tree({"a": b"x"}, tmp_path / "repo")
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/passwd", "a/../../b", "", "."])
+def test_names_cannot_lead_outside(tmp_path, name):
+    """A tree is written where it was said to be."""
+    with pytest.raises(RepositoryError, match="leads outside"):
+        files.publish_tree({name: b"x"}, tmp_path / "repo")
+
+    assert _names(tmp_path) == []
+
+
+def test_a_failed_rename_puts_the_old_tree_back(tmp_path, monkeypatch):
+    """There is a repository at every moment after the first."""
+    path = tmp_path / "repo"
+    files.publish_tree({"a": b"old"}, path)
+    rename = Path.rename
+
+    def failing(self, target):
+        if self.name.startswith(".repo.new"):
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="Input/output"):
+        files.publish_tree({"a": b"new"}, path)
+
+    assert (path / "a").read_bytes() == b"old"
+    assert _names(tmp_path) == ["repo"]
+
+
+def test_an_owned_directory_can_be_removed(tmp_path):
+    """And what is absent already is removed as well."""
+    path = tmp_path / "repo"
+    files.publish_tree({"a": b"x"}, path)
+
+    files.remove_owned(path)
+    files.remove_owned(path)
+
+    assert _names(tmp_path) == []
+
+
+@given(data=st.binary(max_size=300))
+def test_the_hash_is_sha256(tmp_path_factory, data):
+    """Of the content, whatever its length."""
+    path = tmp_path_factory.mktemp("h") / "f"
+    path.write_bytes(data)
+
+    assert files.sha256_file(path) == hashlib.sha256(data).hexdigest()
+
+
+def test_the_tail_is_read_from_the_end(tmp_path):
+    """A log of any size, cheaply; what is not there is empty."""
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * 1_000_000 + b"\nlast but one\n\xff last\n")
+
+    assert files.tail(path, 2) == ("last but one", "\ufffd last")
+    assert len(files.tail(path, 9)) == 3
+    assert len(files.tail(path, 9)[0]) < 65536
+    assert files.tail(tmp_path / "absent", 5) == ()
+
+
+def test_a_lock_excludes_and_says_that_it_waits(tmp_path):
+    """The second one enters only after the first has left."""
+    path = tmp_path / "locks" / "a.lock"
+    order, waiting = [], threading.Event()
+
+    def second():
+        with files.locked(path, waiting.set):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with files.locked(path, lambda: order.append("never")):
+        thread.start()
+        assert waiting.wait(30)
+        order.append("first")
+    thread.join(30)
+
+    assert order == ["first", "second"]
+
+
+def test_a_free_lock_is_taken_and_a_held_one_is_not(tmp_path):
+    """Without waiting, either way."""
+    path = tmp_path / "a.lock"
+
+    with files.locked_if_free(path) as first, files.locked_if_free(path) as second:
+        assert (first, second) == (True, False)
+    with files.locked_if_free(path) as again:
+        assert again is True
