@@ -1,0 +1,1 @@
+"""The load test: metrics, prompts, schedule, driver, statistics and the document made of them."""

@@ -1,0 +1,165 @@
+"""What speculation changed: ratios of the two arms over interleaved pairs, with a confidence interval.
+
+Knows which pairs count and how their ratios are averaged; does not say what is good enough.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from specdeploy.bench.blocks import BlockSummary, measured, summarize_blocks
+from specdeploy.bench.per_request import OF_REQUEST
+from specdeploy.bench.records import CONTROL, SPECULATION, Arm, RequestRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+CONFIDENCE: Final = 0.95
+_BlockKey: TypeAlias = "tuple[int, Arm]"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairedRatio:
+    """A ratio speculation / control over interleaved pairs.
+
+    Args:
+        avg: Geometric mean of the ratios.
+
+        ci_low: Lower bound of the two-sided interval; None with fewer than two pairs. ``ci_high`` likewise.
+
+        pairs: Pairs that count.
+
+        excluded: Pairs that do not: a request failed, or a block was cut short.
+
+        ratios: One for each pair that counts, in order.
+    """
+
+    avg: float
+    ci_low: float | None
+    ci_high: float | None
+    pairs: int
+    excluded: int
+    ratios: tuple[float, ...]
+    unit: str = "x"
+    confidence: float = CONFIDENCE
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for ``load.json``."""
+        return {**dataclasses.asdict(self), "ratios": list(self.ratios)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairedSummary:
+    """What speculation changed at one concurrency. Latency ratios below 1 mean faster.
+
+    Args:
+        speedup: Ratio of output token throughput; above 1 is faster.
+
+        request_latency: Ratio of mean request latency.
+
+        time_to_first_token: Ratio of mean time to first token.
+    """
+
+    concurrency: int
+    speedup: PairedRatio
+    request_latency: PairedRatio | None
+    time_to_first_token: PairedRatio | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the speed-up's fields, with the two latency ratios below them."""
+        return {
+            **self.speedup.to_dict(),
+            "request_latency_ratio": self.request_latency and self.request_latency.to_dict(),
+            "time_to_first_token_ratio": self.time_to_first_token and self.time_to_first_token.to_dict(),
+        }
+
+
+def paired_speedup(records: Iterable[RequestRecord]) -> tuple[PairedSummary, ...]:
+    """Compare the arms pair by pair; a concurrency without a single usable pair is absent.
+
+    A pair counts when both its blocks sent the same requests and none failed: time lost to a failure is not the speed
+    of anything.
+    """
+    groups: dict[int, list[RequestRecord]] = defaultdict(list)
+    for record in measured(records):
+        groups[record.concurrency].append(record)
+    summaries = (_paired(concurrency, group) for concurrency, group in sorted(groups.items()))
+    return tuple(summary for summary in summaries if summary)
+
+
+def paired_ratio(ratios: Sequence[float], *, excluded: int = 0, confidence: float = CONFIDENCE) -> PairedRatio:
+    """Average ratios, and bound the average by Student's t on their logarithms.
+
+    ``avg = exp(m)``, bounds ``exp(m -+ t * s / sqrt(n))`` with ``m`` and ``s`` the mean and the sample standard
+    deviation of the logarithms and ``t`` the two-sided quantile of ``n - 1`` degrees of freedom. Logarithms, because
+    a ratio of 2 and one of 1/2 have to cancel.
+
+    Args:
+        ratios: At least one, all positive.
+
+        excluded: Pairs that were left out; only passed on.
+
+        confidence: Of the two-sided interval.
+    """
+    logs = np.log(np.asarray(ratios, dtype=np.float64))
+    mean, n = float(logs.mean()), len(ratios)
+    half = _half_width(logs, confidence) if n > 1 else None
+    return PairedRatio(
+        avg=math.exp(mean),
+        ci_low=None if half is None else math.exp(mean - half),
+        ci_high=None if half is None else math.exp(mean + half),
+        pairs=n,
+        excluded=excluded,
+        ratios=tuple(float(ratio) for ratio in ratios),
+        confidence=confidence,
+    )
+
+
+def _half_width(logs: np.ndarray[Any, np.dtype[np.float64]], confidence: float) -> float:
+    from scipy import stats as scipy_stats  # noqa: PLC0415 - slow to import, and most verbs never need it
+
+    quantile = float(scipy_stats.t.ppf((1 + confidence) / 2, logs.size - 1))
+    return quantile * float(logs.std(ddof=1)) / math.sqrt(logs.size)
+
+
+def _paired(concurrency: int, records: list[RequestRecord]) -> PairedSummary | None:
+    blocks = {(block.pair, block.arm): block for block in summarize_blocks(records)}
+    pairs = sorted({pair for pair, _ in blocks})
+    usable = [pair for pair in pairs if _is_usable(blocks.get((pair, CONTROL)), blocks.get((pair, SPECULATION)))]
+    speedup = _ratio({key: block.throughput for key, block in blocks.items()}, usable, len(pairs))
+    if speedup is None:
+        return None
+    return PairedSummary(
+        concurrency=concurrency,
+        speedup=speedup,
+        request_latency=_ratio(_block_means(records, "request_latency"), usable, len(pairs)),
+        time_to_first_token=_ratio(_block_means(records, "time_to_first_token"), usable, len(pairs)),
+    )
+
+
+def _ratio(values: Mapping[_BlockKey, float | None], usable: Sequence[int], pairs: int) -> PairedRatio | None:
+    """Divide the arms' values pair by pair; None when there is no pair, or a value that nothing can be divided by."""
+    sides = [(values.get((pair, SPECULATION)), values.get((pair, CONTROL))) for pair in usable]
+    ratios = [above / below for above, below in sides if above and below]
+    return paired_ratio(ratios, excluded=pairs - len(ratios)) if ratios else None
+
+
+def _block_means(records: Iterable[RequestRecord], key: str) -> dict[_BlockKey, float | None]:
+    values: dict[_BlockKey, list[float]] = defaultdict(list)
+    for record in records:
+        value = OF_REQUEST[key](record) if record.ok else None
+        if value is not None:
+            values[record.pair, record.arm].append(value)
+    return {block: sum(numbers) / len(numbers) for block, numbers in values.items()}
+
+
+def _is_usable(control: BlockSummary | None, speculation: BlockSummary | None) -> bool:
+    if control is None or speculation is None or control.errors or speculation.errors:
+        return False
+    same = control.indices == speculation.indices
+    return same and control.throughput is not None and speculation.throughput is not None

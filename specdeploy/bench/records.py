@@ -1,0 +1,184 @@
+"""RequestRecord: what one request of a load test was and what came of it, and its line of JSON.
+
+Knows the fields and how they survive a round trip through JSON Lines. Does not know who fills them in or what is made
+of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from specdeploy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Arm: TypeAlias = Literal["control", "speculation"]
+
+CONTROL: Final[Arm] = "control"
+SPECULATION: Final[Arm] = "speculation"
+ARMS: Final[tuple[Arm, ...]] = (CONTROL, SPECULATION)
+WARMUP_PAIR: Final = -1
+
+#: Label of a request that was in flight when the run was stopped from our side; the server is not to blame.
+INTERRUPTED: Final = "interrupted"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RequestRecord:
+    """One request. Times are seconds of one monotonic clock and only their differences mean anything.
+
+    Args:
+        arm: ``control`` (the target alone) or ``speculation``.
+
+        pair: Number of the pair within its concurrency, or `WARMUP_PAIR`.
+
+        index: Position within the block; the two arms of a pair send the same prompt at the same index.
+
+        concurrency: Requests in flight that the block asked for.
+
+        prompt_id: The prompt's ``id``.
+
+        category: The prompt's ``category``.
+
+        intended_s: When the schedule wanted it sent; in a closed loop, when its worker became free.
+
+        sent_s: When it was sent.
+
+        first_s: When the first tokens came; None if none did.
+
+        last_s: When the last tokens came; None if none did.
+
+        ended_s: When the worker was done with it, whatever came of it.
+
+        chunk_s: Arrival of each response that held tokens.
+
+        chunk_tokens: Tokens in each of those responses, as counted by the server.
+
+        output_ids: The tokens.
+
+        input_tokens: Prompt tokens as counted by the server; None if it did not say.
+
+        output_tokens: Answer tokens as counted by the server; None if it did not say.
+
+        num_spec_steps: Verify steps (S); None if the server did not say. The same holds for the next two.
+
+        draft_tokens: Drafted tokens (D).
+
+        accepted_tokens: Accepted drafted tokens (A).
+
+        histogram: Entry j is the number of verify steps that accepted exactly j drafts.
+
+        finish_reason: Why the server stopped.
+
+        bypass_reason: Why the request did not speculate; empty when it did.
+
+        error: Stable label of what went wrong; None when nothing did.
+
+        error_message: The words that came with the error.
+    """
+
+    arm: Arm
+    pair: int
+    index: int
+    concurrency: int
+    prompt_id: str
+    category: str
+    intended_s: float
+    sent_s: float
+    first_s: float | None
+    last_s: float | None
+    ended_s: float
+    chunk_s: tuple[float, ...] = ()
+    chunk_tokens: tuple[int, ...] = ()
+    output_ids: tuple[int, ...] = ()
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    num_spec_steps: int | None = None
+    draft_tokens: int | None = None
+    accepted_tokens: int | None = None
+    histogram: tuple[int, ...] = ()
+    finish_reason: str = ""
+    bypass_reason: str = ""
+    error: str | None = None
+    error_message: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the request ended without an error."""
+        return self.error is None
+
+    @property
+    def counts(self) -> bool:
+        """Whether statistics use it; warm-up requests and those that we cut off ourselves are only kept."""
+        return self.pair != WARMUP_PAIR and self.error != INTERRUPTED
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data whose keys are the field names."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RequestRecord:
+        """Rebuild a record from `to_dict`'s data.
+
+        Raises:
+            ConfigError: A field is missing, or one is not a field of ours.
+        """
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
+        }
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ConfigError(f"not a request record: {error}", hint="Measure again with this version.") from error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadRun:
+    """What a run measured.
+
+    Args:
+        records: Every request, the warm-up included, in the order in which they ended.
+
+        stop_reason: Why the plan was not carried out to its end; empty when it was.
+
+        duration_s: Of the whole run.
+    """
+
+    records: tuple[RequestRecord, ...]
+    stop_reason: str = ""
+    duration_s: float = 0.0
+
+    @property
+    def partial(self) -> bool:
+        """Whether the plan was not carried out to its end."""
+        return bool(self.stop_reason)
+
+
+def records_to_jsonl(records: Iterable[RequestRecord]) -> str:
+    """Return one line of JSON per record, in order; `records_from_jsonl` reads them back."""
+    return "".join(json.dumps(record.to_dict(), allow_nan=False, separators=(",", ":")) + "\n" for record in records)
+
+
+def records_from_jsonl(text: str) -> tuple[RequestRecord, ...]:
+    """Read the lines of `records_to_jsonl`; blank lines are skipped.
+
+    Raises:
+        ConfigError: A line is not a record; names its number.
+    """
+    lines = enumerate(text.splitlines(), start=1)
+    return tuple(_record_from_line(number, line) for number, line in lines if line.strip())
+
+
+def _record_from_line(number: int, line: str) -> RequestRecord:
+    try:
+        data = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(
+            f"records line {number} is not JSON: {error}", hint="The file was cut; measure again."
+        ) from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"records line {number} is {type(data).__name__}, not an object", hint="Measure again.")
+    return RequestRecord.from_dict(data)

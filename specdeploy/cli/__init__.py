@@ -1,0 +1,127 @@
+"""The command line: one file per command, and the one place where errors become messages and exit codes.
+
+Nothing heavy is imported here or at the top of a command's file, so that `--help` stays instant; a test watches it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+import traceback
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import click
+
+from specdeploy import __version__
+from specdeploy.errors import EXIT_BUG, SpecdeployError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+# In the order of a deployment's life, not of the alphabet: that is how the list is read.
+COMMANDS: Final = (
+    "init",
+    "config",
+    "doctor",
+    "runtime",
+    "check",
+    "build",
+    "repo",
+    "lint",
+    "serve",
+    "smoke",
+    "load",
+    "gate",
+    "report",
+    "up",
+)
+
+
+class _Commands(click.Group):
+    """A group that imports a command's file only when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order of a deployment's life."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import ``specdeploy.cli.<name>`` and return its ``command``."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"specdeploy.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, "-V", "--version", prog_name="specdeploy")
+def cli() -> None:
+    """Put a draft-target pair into production on Triton: check, build, serve, prove, measure, gate.
+
+    One specdeploy.yaml describes one deployment; each command does one stage of it, `up` does them all.
+
+    Exit codes: 0 ok, 1 the gate or the smoke test failed, 2 usage or configuration, 3 cannot decide,
+    4 environment (a tool is missing, the server is not ready, a build failed), 70 a bug.
+    """
+
+
+class Interrupted(BaseException):
+    """SIGTERM arrived; unwinds like Ctrl-C, so that every context manager stops what it started."""
+
+
+def _on_sigterm(signum: int, frame: FrameType | None) -> None:
+    del signum, frame
+    raise Interrupted
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return the exit code; never raises for what a user can cause.
+
+    Args:
+        argv: The arguments after the program's name; ``sys.argv`` when None.
+    """
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    try:
+        result = cli.main(args=list(argv) if argv is not None else None, prog_name="specdeploy", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except SpecdeployError as error:
+        _show(error)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("specdeploy: interrupted; what was started has been stopped", err=True)
+        return 128 + signal.SIGINT
+    except Interrupted:
+        click.echo("specdeploy: terminated; what was started has been stopped", err=True)
+        return 128 + signal.SIGTERM
+    except Exception:  # noqa: BLE001 - the last line of defence: whatever comes here is our bug, and says so
+        traceback.print_exc()
+        click.echo("specdeploy: this is a bug in specdeploy; please report it with the lines above", err=True)
+        return EXIT_BUG
+    return result if isinstance(result, int) else 0
+
+
+def _show(error: SpecdeployError) -> None:
+    """Print an error for people: what happened, the findings behind it, what to do next."""
+    from specdeploy.cli import _render
+
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {error.message}", err=True)
+    _render.findings(error.findings, err=True)
+    if error.hint:
+        click.echo(f"{click.style('hint:', fg='cyan', bold=True)}  {error.hint}", err=True)
+
+
+def main() -> NoReturn:
+    """Run the command line and end the process with its exit code."""
+    code = run()
+    # Flush here: a reader that has gone (`| head`) is no error of ours.
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stderr.close()
+    sys.exit(code)

@@ -1,0 +1,65 @@
+"""Options that several commands share, and how they become a loaded configuration."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import click
+
+from specdeploy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from specdeploy.config.load import LoadedConfig
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def parse_overrides(pairs: Iterable[str]) -> dict[str, str]:
+    """Turn ``--set key.path=value`` words into a mapping.
+
+    Raises:
+        ConfigError: a word has no ``=``.
+    """
+    overrides: dict[str, str] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key.strip():
+            raise ConfigError(f"--set takes key.path=value, and got {pair!r}", hint="for example --set load.pairs=10")
+        overrides[key.strip()] = value
+    return overrides
+
+
+def with_config(command: Callable[..., R]) -> Callable[..., R]:
+    """Give a command ``--config`` and ``--set``, and pass it the loaded configuration as ``loaded``."""
+
+    @click.option(
+        "-c",
+        "--config",
+        "config_path",
+        type=click.Path(path_type=Path),
+        default=Path("specdeploy.yaml"),
+        show_default=True,
+        help="The deployment's configuration.",
+    )
+    @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one key; repeatable.")
+    @functools.wraps(command)
+    def wrapped(*args: Any, config_path: Path, overrides: tuple[str, ...], **kwargs: Any) -> R:
+        return command(*args, loaded=load(config_path, overrides), **kwargs)
+
+    return wrapped
+
+
+def load(path: Path, overrides: Iterable[str] = ()) -> LoadedConfig:
+    """Load the configuration with the environment's and the command line's overrides."""
+    from specdeploy.config.load import load_config
+
+    return load_config(path, overrides=parse_overrides(overrides), env=os.environ)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print a machine-readable document instead.")

@@ -1,0 +1,25 @@
+"""``specdeploy init``: write a commented configuration to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("init")
+@click.argument("path", type=click.Path(path_type=Path), default=Path("specdeploy.yaml"))
+@click.option("--name", default="my-deployment", show_default=True, help="Name of the deployment.")
+@click.option("--target", default="checkpoints/target", show_default=True, help="Checkpoint folder of the target.")
+@click.option("--draft", default="checkpoints/draft", show_default=True, help="Checkpoint folder of the draft.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+def command(path: Path, name: str, target: str, draft: str, force: bool) -> None:
+    """Write a commented specdeploy.yaml with every key and its default."""
+    from specdeploy.config.template import render_template
+    from specdeploy.errors import ConfigError
+    from specdeploy.system.files import write_atomic
+
+    if path.exists() and not force:
+        raise ConfigError(f"{path} exists already", hint="name another file, or overwrite it with --force")
+    write_atomic(path, render_template(name=name, target=target, draft=draft))
+    click.echo(f"wrote {path}; next: specdeploy check --config {path}", err=True)

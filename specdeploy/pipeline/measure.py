@@ -1,0 +1,205 @@
+"""From a running deployment to a verdict: smoke, load, gate and report; each leaves its document behind."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+from specdeploy.bench.driver import run_load
+from specdeploy.bench.load_report import RunContext, build_load_report
+from specdeploy.bench.prompts import BUNDLED, load_bundled, parse_prompts
+from specdeploy.bench.records import records_to_jsonl
+from specdeploy.bench.schedule import LoadSettings, kv_reuse_findings, plan_load, prompt_findings
+from specdeploy.errors import CannotDecide, ConfigError
+from specdeploy.gate.rules import parse_rules
+from specdeploy.gate.verdict import evaluate
+from specdeploy.pipeline.workspace import workspace
+from specdeploy.report.html import render
+from specdeploy.smoke.expectations import Expectations
+from specdeploy.smoke.runner import run_smoke
+from specdeploy.system.clock import SystemClock
+from specdeploy.system.files import write_atomic, write_json_atomic
+from specdeploy.system.host import probe_host
+from specdeploy.triton.client.triton import TritonClient
+from specdeploy.triton.repository import names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from specdeploy.bench.driver import Progress, SessionFactory
+    from specdeploy.bench.prompts import PromptSet
+    from specdeploy.config.load import LoadedConfig
+    from specdeploy.gate.verdict import Verdict
+    from specdeploy.pipeline.serving import Addresses
+    from specdeploy.smoke.report import CheckResult, SmokeReport
+
+
+def smoke(
+    loaded: LoadedConfig,
+    endpoints: Addresses,
+    *,
+    only: Iterable[str] = (),
+    skip: Iterable[str] = (),
+    on_check: Callable[[CheckResult], None] | None = None,
+) -> SmokeReport:
+    """Run the smoke test against a deployment and keep ``smoke.json``."""
+    config = loaded.config
+    expectations = Expectations(
+        models=names.MODELS,
+        num_draft_tokens=config.speculation.num_draft_tokens,
+        max_seq_len=config.build.max_seq_len,
+        target_precision=config.target.precision,
+        max_tokens=config.smoke.max_tokens,
+        request_timeout_s=config.smoke.request_timeout_s,
+    )
+    report = run_smoke(
+        lambda: _client(endpoints, config.smoke.request_timeout_s),
+        expectations,
+        only=only,
+        skip=skip,
+        on_check=on_check,
+    )
+    write_json_atomic(workspace(loaded).smoke_json, _provenance(loaded) | report.as_dict())
+    return report
+
+
+def load(
+    loaded: LoadedConfig, endpoints: Addresses, *, on_progress: Callable[[Progress], None] | None = None
+) -> dict[str, Any]:
+    """Measure speculation against control and keep ``load.json`` and the raw records.
+
+    Raises:
+        ConfigError: the prompts cannot be read.
+
+        ServerFault: the server is not there.
+    """
+    config, clock = loaded.config, SystemClock()
+    wanted = config.load
+    settings = LoadSettings(
+        concurrency=wanted.concurrency,
+        requests=wanted.requests,
+        pairs=wanted.pairs,
+        warmup_requests=wanted.warmup_requests,
+        max_tokens=wanted.max_tokens,
+        temperature=wanted.temperature,
+        top_p=wanted.top_p,
+        seed=wanted.seed,
+        request_timeout_s=wanted.request_timeout_s,
+    )
+    plan = plan_load(settings, _prompts(loaded))
+    run = run_load(plan, _session_factory(endpoints, wanted.request_timeout_s), clock, on_progress)
+    findings = (*kv_reuse_findings(plan, max_sequences=config.build.max_batch_size), *prompt_findings(plan))
+    context = RunContext(created=clock.now_iso(), deployment=deployment(loaded), environment=probe_host().as_dict())
+    document = build_load_report(run, plan, context, findings)
+    place = workspace(loaded)
+    write_atomic(place.records_jsonl, records_to_jsonl(run.records))
+    write_json_atomic(place.load_json, document)
+    return document
+
+
+def gate(loaded: LoadedConfig, rules: Iterable[str] = ()) -> Verdict:
+    """Judge the last load test by the given rules, or by those of the configuration, and keep ``gate.json``.
+
+    Raises:
+        ConfigError: a rule or the load document is malformed.
+
+        CannotDecide: nothing was measured yet.
+    """
+    place = workspace(loaded)
+    parsed = parse_rules(tuple(rules) or loaded.config.gate.rules)
+    verdict = evaluate(parsed, _required(place.load_json, "specdeploy load"))
+    document = verdict.to_dict(created=SystemClock().now_iso())
+    write_json_atomic(place.gate_json, document)
+    return verdict
+
+
+def report(loaded: LoadedConfig) -> Path:
+    """Write the HTML report from whatever was measured so far, and return its path.
+
+    Raises:
+        CannotDecide: nothing was measured yet.
+    """
+    place = workspace(loaded)
+    documents = {
+        "load": _optional(place.load_json),
+        "smoke": _optional(place.smoke_json),
+        "gate": _optional(place.gate_json),
+    }
+    if not any(documents.values()):
+        raise CannotDecide(
+            f"nothing has been measured yet: {place.reports} holds no result",
+            hint="run `specdeploy smoke` and `specdeploy load` first",
+        )
+    records = place.records_jsonl.read_text(encoding="utf-8") if place.records_jsonl.is_file() else None
+    write_atomic(place.report_html, render({"deployment": deployment(loaded), **documents, "records": records}))
+    return place.report_html
+
+
+def _client(endpoints: Addresses, timeout_s: float) -> TritonClient:
+    return TritonClient(endpoints.http_url, endpoints.grpc_url, metrics_url=endpoints.metrics_url, timeout_s=timeout_s)
+
+
+def _session_factory(endpoints: Addresses, timeout_s: float) -> SessionFactory:
+    @contextlib.contextmanager
+    def session() -> Iterator[Any]:
+        with _client(endpoints, timeout_s) as client, client.session() as stream:
+            yield stream
+
+    return session
+
+
+def _prompts(loaded: LoadedConfig) -> PromptSet:
+    name = loaded.config.load.prompts
+    if name in BUNDLED:
+        return load_bundled(name)
+    path = loaded.resolve(name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(
+            f"load.prompts is {name!r}: neither a bundled prompt set nor a file ({path})",
+            hint=f"bundled are {', '.join(BUNDLED)}",
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"load.prompts: {path} cannot be read: {error}") from error
+    return parse_prompts(text, source=str(path), name=path.name)
+
+
+def _provenance(loaded: LoadedConfig) -> dict[str, Any]:
+    return {"created": SystemClock().now_iso(), "deployment": deployment(loaded)}
+
+
+def deployment(loaded: LoadedConfig) -> dict[str, Any]:
+    """Say what is measured; the engine keys come from the repository that is served, not from what would be built."""
+    config = loaded.config
+    manifest = _optional(workspace(loaded).repository / names.MANIFEST) or {}
+    return {
+        "name": config.name,
+        "profile": config.profile,
+        "speculation": dataclasses.asdict(config.speculation),
+        "max_seq_len": config.build.max_seq_len,
+        "max_sequences": config.build.max_batch_size,
+        "engines": manifest.get("engines", {}),
+    }
+
+
+def _required(path: Path, command: str) -> dict[str, Any]:
+    document = _optional(path)
+    if document is None:
+        raise CannotDecide(f"there is no {path}: nothing has been measured", hint=f"run `{command}` first")
+    return document
+
+
+def _optional(path: Path) -> dict[str, Any] | None:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read as JSON: {error}", hint="measure again") from error
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path} holds {type(document).__name__} where an object belongs", hint="measure again")
+    return document

@@ -1,0 +1,65 @@
+"""How numbers are written for people: significant digits, units, and words for what was not measured."""
+
+from __future__ import annotations
+
+from typing import Final
+
+TIMES: Final = "\N{MULTIPLICATION SIGN}"
+DASH: Final = "\N{EN DASH}"
+NOT_MEASURED: Final = "not measured"
+#: Stored unit -> how it is written; what is not here is written as it is stored.
+_SHOWN: Final = {
+    "tokens/sec": "tokens/s",
+    "tokens/sec/user": "tokens/s",
+    "requests/sec": "requests/s",
+    "sec": "s",
+    "ratio": "%",
+    "x": TIMES,
+}
+
+
+def shown_unit(unit: str) -> str:
+    """Return a unit as it is written for people."""
+    return _SHOWN.get(unit, unit)
+
+
+def plain(value: float) -> str:
+    """Write a number with about three significant digits, without an exponent for everyday sizes."""
+    size = abs(value)
+    if size >= 1e7 or 0 < size < 1e-4:
+        return f"{value:.2e}"
+    if float(value).is_integer() and size < 1e7:
+        return f"{value:,.0f}"
+    for limit, decimals in ((100, 0), (10, 1), (1, 2)):
+        if size >= limit:
+            return f"{value:,.{decimals}f}"
+    return f"{value:.3g}"
+
+
+def amount(value: float | None, unit: str) -> str:
+    """Write a value with its unit; ratios as percentages, None as not measured."""
+    if value is None:
+        return NOT_MEASURED
+    if unit == "x":
+        return times(value)
+    return f"{number(value, unit)} {shown_unit(unit)}"
+
+
+def times(ratio: float) -> str:
+    """Write a speed-up."""
+    return f"{ratio:.2f}{TIMES}"
+
+
+def number(value: float | None, unit: str) -> str:
+    """Write a value without its unit, on the scale that `shown_unit` names; None as a dash."""
+    if value is None:
+        return DASH
+    return plain(value * 100) if unit == "ratio" else plain(value)
+
+
+def interval(low: float | None, high: float | None, pairs: int) -> str:
+    """Write the confidence interval of a speed-up, or why there is none."""
+    counted = f"{pairs} pair" if pairs == 1 else f"{pairs} pairs"
+    if low is None or high is None:
+        return f"no interval from {counted}"
+    return f"95 % interval {times(low)} to {times(high)}, {counted}"

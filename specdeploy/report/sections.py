@@ -1,0 +1,189 @@
+"""The sections that are not the load test's own: headline, warnings, gate, smoke test, circumstances, definitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from specdeploy.bench.metrics import METRICS
+from specdeploy.bench.records import CONTROL, SPECULATION
+from specdeploy.report import parts
+from specdeploy.report.markup import Markup, tag
+from specdeploy.report.model import arm_metrics, flatten, not_measured, statistic
+from specdeploy.report.numbers import NOT_MEASURED, amount, interval, plain, shown_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from specdeploy.report.model import Bundle
+
+_NOT_RUN: Final = "not run"
+
+
+def headline(bundle: Bundle) -> Markup:
+    """Show the numbers that matter most, at the lowest concurrency that was measured."""
+    tiles = (
+        [*_load_tiles(bundle, bundle.load), _smoke_tile(bundle.smoke)] if bundle.load else [_smoke_tile(bundle.smoke)]
+    )
+    return tag("dl", *tiles, class_="tiles")
+
+
+def warnings(bundle: Bundle) -> Markup | None:
+    """Say what a reader has to know before believing the numbers; nothing when there is nothing."""
+    return parts.notes(list(_warnings(bundle)))
+
+
+def gate_section(gate: Mapping[str, Any] | None) -> Markup:
+    """Show what became of every rule."""
+    if gate is None:
+        return parts.section("Gate", tag("p", "No gate was run on these measurements.", class_="soft"))
+    rows = [
+        tag(
+            "tr",
+            parts.status_cell(rule["status"]),
+            tag("td", tag("code", rule["rule"])),
+            parts.number(amount(rule["value"], rule["unit"])),
+            parts.number(f"{rule['comparison']} {amount(rule['limit'], rule['unit'])}"),
+            tag("td", rule["reason"]),
+        )
+        for rule in gate["rules"]
+    ]
+    header = ["Verdict", "Rule", parts.column("Measured", "n"), parts.column("Limit", "n"), "Why"]
+    return parts.section("Gate", parts.table("Rules of the gate", (header,), rows, class_="stack"))
+
+
+def smoke_section(smoke: Mapping[str, Any] | None) -> Markup:
+    """Show every check of the smoke test."""
+    if smoke is None:
+        return parts.section("Smoke test", tag("p", "The smoke test was not run.", class_="soft"))
+    rows = [
+        tag(
+            "tr",
+            parts.status_cell(check["status"]),
+            tag("td", tag("code", check["name"])),
+            parts.number(f"{check.get('duration_s', 0.0):.2f}"),
+            tag("td", check.get("reason", "")),
+        )
+        for check in smoke["checks"]
+    ]
+    header = ["Result", "Check", parts.column("Seconds", "n"), "What was seen"]
+    lost = smoke.get("server_lost")
+    words = tag("p", f"The server was lost: {lost}", class_="fail") if lost else None
+    return parts.section("Smoke test", words, parts.table("Checks of the smoke test", (header,), rows, class_="stack"))
+
+
+def circumstances(bundle: Bundle) -> Markup:
+    """Show what was measured, where, and how."""
+    load = bundle.load or {}
+    groups = {"Deployment": bundle.deployment, "Environment": load.get("environment"), "Load plan": load.get("plan")}
+    cards = [
+        parts.figure(title, "", parts.facts(title, flatten(data)), class_="words")
+        for title, data in groups.items()
+        if data
+    ]
+    return parts.section("Circumstances", parts.grid(*cards))
+
+
+def definitions() -> Markup:
+    """Show how every metric is computed, and when it is undefined."""
+    rows = [
+        parts.row(metric.title, tag("code", metric.key), shown_unit(metric.unit), metric.formula, metric.undefined)
+        for metric in METRICS.values()
+    ]
+    header = ["Metric", "Key", "Unit", "Formula", "Undefined when"]
+    symbols = (
+        "t0 intended send, ts actual send, t1 first and tn last response with tokens, n output tokens, f tokens in the "
+        "first response; S verify steps, D drafted tokens, A accepted drafted tokens, h[j] steps that accepted exactly "
+        "j drafts. Times are the client's, token counts the server's. Percentiles interpolate linearly."
+    )
+    content = tag(
+        "details",
+        tag("summary", f"{len(rows)} definitions"),
+        tag("p", symbols),
+        parts.table("Definitions of metrics", (header,), rows),
+    )
+    return parts.section("How the numbers are defined", content)
+
+
+def missing_section(load: Mapping[str, Any]) -> Markup:
+    """Say what was not measured; absent is not zero."""
+    missing = not_measured(load)
+    if not missing:
+        return parts.section("Not measured", tag("p", "Every metric of the load test was measured in both arms."))
+    rows = [(place, ", ".join(titles)) for place, titles in missing.items()]
+    return parts.section("Not measured", parts.facts("Metrics that are absent, which does not mean zero", rows))
+
+
+def _tile(title: str, value: str, *more: str, class_: str = "tile") -> Markup:
+    """Return a tile; what follows the first space of its value is written small, as a unit is."""
+    figure, _, unit = value.partition(" ")
+    absent = value in {NOT_MEASURED, _NOT_RUN}
+    words = (
+        tag("dd", value, class_="missing") if absent else tag("dd", figure, tag("small", f" {unit}") if unit else None)
+    )
+    return tag("div", tag("dt", title), words, *(tag("dd", line) for line in more if line), class_=class_)
+
+
+def _load_tiles(bundle: Bundle, load: Mapping[str, Any]) -> Iterator[Markup]:
+    level = min(bundle.concurrencies, default=min(load["plan"]["concurrency"]))
+    control, speculation = (arm_metrics(load, arm, level) for arm in (CONTROL, SPECULATION))
+    yield _speedup_tile(load["speedup"].get(str(level)), level)
+    counts = [
+        statistic(speculation, f"spec_decode_{name}", "sum") for name in ("accepted_draft_tokens", "draft_tokens")
+    ]
+    yield _tile(
+        "Drafts accepted",
+        amount(statistic(speculation, "overall_spec_decode_draft_acceptance_rate"), "ratio"),
+        " of ".join(plain(count) for count in counts if count is not None),
+    )
+    steps = statistic(speculation, "spec_decode_steps", "sum")
+    length = statistic(speculation, "overall_spec_decode_acceptance_length")
+    yield _tile(
+        "Tokens per step",
+        NOT_MEASURED if length is None else f"{length:.2f}",
+        "" if steps is None else f"over {plain(steps)} verify steps",
+    )
+    tokens = [amount(statistic(arm, "output_token_throughput"), "tokens/sec") for arm in (speculation, control)]
+    yield _tile("Output throughput", tokens[0], f"control: {tokens[1]}")
+    yield _outcome_tile(load)
+
+
+def _speedup_tile(entry: Mapping[str, Any] | None, level: int) -> Markup:
+    where = f"at concurrency {level}"
+    if entry is None:
+        return _tile("Speed-up", NOT_MEASURED, where, class_="tile lead")
+    words = interval(entry["ci_low"], entry["ci_high"], entry["pairs"])
+    return _tile("Speed-up", amount(entry["avg"], "x"), f"{where}, {words}", class_="tile lead")
+
+
+def _outcome_tile(load: Mapping[str, Any]) -> Markup:
+    good, failed = (
+        sum(statistic(arm["metrics"], key) or 0 for arm in load["arms"])
+        for key in ("request_count", "error_request_count")
+    )
+    outputs = load.get("outputs")
+    same = f"{outputs['identical']} of {outputs['compared']} answers identical in both arms" if outputs else ""
+    return _tile("Requests answered", f"{plain(good)} of {plain(good + failed)}", same)
+
+
+def _smoke_tile(smoke: Mapping[str, Any] | None) -> Markup:
+    if smoke is None:
+        return _tile("Smoke test", _NOT_RUN)
+    counts = smoke["counts"]
+    skipped = f"{counts['skip']} skipped" if counts.get("skip") else ""
+    return _tile("Smoke test", f"{counts['pass']} of {sum(counts.values())} checks", skipped)
+
+
+def _warnings(bundle: Bundle) -> Iterator[Markup]:
+    load = bundle.load
+    if load is None:
+        yield parts.note("warning", "The load test was not run: nothing here says how fast the deployment is.")
+        return
+    if load["partial"]:
+        words = f"The load test is partial: {load['stop_reason']}."
+        yield parts.note("warning", words, "Numbers are those of the requests that came to their end.")
+    for finding in load.get("findings", ()):
+        yield parts.note(finding["severity"], finding["message"], finding["hint"])
+    for arm in load["arms"]:
+        if arm["errors"]:
+            labels = ", ".join(f"{count} {label}" for label, count in arm["errors"].items())
+            yield parts.note("error", f"{arm['arm']} at concurrency {arm['concurrency']}: requests failed ({labels}).")

@@ -1,0 +1,192 @@
+"""The reports as text for a terminal: smoke, load, gate, and the closing summary of ``up``.
+
+Knows how the documents read on one screen, in plain ASCII, without colour. Each function takes a document and returns
+lines without a newline at the end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from specdeploy.bench.metrics import METRICS
+from specdeploy.bench.records import ARMS, SPECULATION
+from specdeploy.report.model import arm_metrics, concurrencies, statistic
+from specdeploy.report.numbers import DASH, NOT_MEASURED, TIMES, amount, interval, number, plain, shown_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+#: Metric and statistic of each row of the load table.
+_LOAD_ROWS: Final = (
+    ("output_token_throughput", "avg"),
+    ("time_to_first_token", "p50"),
+    ("time_to_first_token", "p99"),
+    ("inter_token_latency", "p50"),
+    ("inter_token_latency", "p99"),
+    ("request_latency", "p50"),
+    ("request_latency", "p99"),
+    ("error_rate", "avg"),
+)
+_STATUS: Final = {
+    "pass": "PASS",
+    "fail": "FAIL",
+    "skip": "SKIP",
+    "undecided": "UNDECIDED",
+    "not_measured": "NOT MEASURED",
+}
+_ASCII: Final = str.maketrans({TIMES: "x", DASH: "-"})
+
+
+def smoke_table(smoke: Mapping[str, Any]) -> str:
+    """Return ``smoke.json`` as a table with a closing line."""
+    rows = [
+        (_STATUS[check["status"]], check["name"], f"{check['duration_s']:.2f} s", check["reason"])
+        for check in smoke["checks"]
+    ]
+    counts = smoke["counts"]
+    said = [f"{counts['pass']} passed", f"{counts['fail']} failed", f"{counts['skip']} skipped"]
+    lost = [f"the server was lost: {smoke['server_lost']}"] if smoke["server_lost"] else []
+    return _lines((_table(("", "check", "time", "what was seen"), rows), f"smoke: {', '.join([*said, *lost])}"))
+
+
+def load_table(load: Mapping[str, Any]) -> str:
+    """Return ``load.json`` as one table for each concurrency, with speed-up, acceptance and findings."""
+    levels = concurrencies(load)
+    head = [] if levels else ["load: nothing was measured"]
+    parts = [part for level in levels for part in (_level(load, level), "")]
+    return _lines((*head, *parts, *_remarks(load)))
+
+
+def gate_table(gate: Mapping[str, Any]) -> str:
+    """Return ``gate.json`` as a table of rules with their reasons and a closing line."""
+    rows = [
+        (
+            _STATUS[rule["status"]],
+            rule["rule"],
+            amount(rule["value"], rule["unit"]),
+            f"{rule['comparison']} {amount(rule['limit'], rule['unit'])}",
+        )
+        for rule in gate["rules"]
+    ]
+    reasons = [f"  {rule['rule']}: {rule['reason']}" for rule in gate["rules"] if rule["status"] != "pass"]
+    table = _table(("", "rule", "measured", "limit"), rows)
+    verdict = f"gate: {_STATUS[gate['status']]} (exit code {gate['exit_code']})"
+    return _lines((table, *reasons, verdict))
+
+
+def up_summary(documents: Mapping[str, Any], *, report: str) -> str:
+    """Return the closing table of ``up``: what was built, measured and decided, and where the report is.
+
+    Args: documents: ``deployment``, ``smoke``, ``load`` and ``gate``, as for the HTML report; each may be None or
+        absent.
+
+        report: Where the HTML report is.
+    """
+    load, smoke, gate = (documents.get(kind) for kind in ("load", "smoke", "gate"))
+    deployment = documents.get("deployment") or (load or {}).get("deployment") or {}
+    rows = [("deployment", f"{deployment.get('name', 'unnamed')} (profile {deployment.get('profile', 'unknown')})")]
+    rows += [(f"{role} engine", _engine(engine)) for role, engine in deployment.get("engines", {}).items()]
+    rows.append(("smoke test", "not run" if smoke is None else _smoke_words(smoke)))
+    rows += _load_words(load)
+    rows.append(("gate", "not run" if gate is None else _gate_words(gate)))
+    rows.append(("report", report))
+    width = max(len(name) for name, _ in rows)
+    return _lines(f"{name.ljust(width)}  {value}" for name, value in rows)
+
+
+def _level(load: Mapping[str, Any], level: int) -> str:
+    both = [arm_metrics(load, arm, level) for arm in ARMS]
+    rows = [_load_row(key, stat, both) for key, stat in _LOAD_ROWS]
+    table = _table((f"concurrency {level}", *ARMS, "unit"), rows, right={1, 2})
+    return _lines((table, f"speed-up {_speedup_words(load, level)}", f"acceptance {_acceptance_words(load, level)}"))
+
+
+def _load_row(key: str, stat: str, both: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    metric = METRICS[key]
+    title = metric.title.lower() if stat == "avg" else f"{metric.title.lower()} {stat}"
+    values = [number(statistic(metrics, key, stat), metric.unit) for metrics in both]
+    return (title, *values, shown_unit(metric.unit))
+
+
+def _speedup_words(load: Mapping[str, Any], level: int) -> str:
+    entry = load["speedup"].get(str(level))
+    if entry is None:
+        return NOT_MEASURED
+    excluded = f", {entry['excluded']} left out" if entry["excluded"] else ""
+    return f"{amount(entry['avg'], 'x')} ({interval(entry['ci_low'], entry['ci_high'], entry['pairs'])}{excluded})"
+
+
+def _acceptance_words(load: Mapping[str, Any], level: int) -> str:
+    metrics = arm_metrics(load, SPECULATION, level)
+    length = statistic(metrics, "overall_spec_decode_acceptance_length")
+    if length is None:
+        return NOT_MEASURED
+    rate = amount(statistic(metrics, "overall_spec_decode_draft_acceptance_rate"), "ratio")
+    counts = [
+        plain(statistic(metrics, f"spec_decode_{name}", "sum") or 0)
+        for name in ("accepted_draft_tokens", "draft_tokens", "steps")
+    ]
+    return f"{rate} of drafts ({counts[0]} of {counts[1]}), {length:.2f} tokens a step ({counts[2]} steps)"
+
+
+def _remarks(load: Mapping[str, Any]) -> Iterator[str]:
+    outputs = load.get("outputs")
+    if outputs and outputs["compared"]:
+        yield f"answers: {outputs['identical']} of {outputs['compared']} identical, token for token, in both arms"
+    for arm in load["arms"]:
+        for label, count in arm["errors"].items():
+            yield f"failed: {count} requests of {arm['arm']} at concurrency {arm['concurrency']} ({label})"
+    if load["partial"]:
+        yield f"partial: {load['stop_reason']}"
+    for finding in load["findings"]:
+        yield f"{finding['severity']}: {finding['message']}"
+        if finding["hint"]:
+            yield f"  -> {finding['hint']}"
+
+
+def _engine(engine: object) -> str:
+    if not isinstance(engine, dict):
+        return str(engine)
+    words = [str(engine[key]) for key in ("checkpoint", "precision") if engine.get(key)]
+    size = engine.get("size_bytes")
+    built = [f"{size / 1e6:,.0f} MB"] if isinstance(size, (int, float)) else []
+    return ", ".join([*words, *built]) or str(engine.get("key", "built"))
+
+
+def _smoke_words(smoke: Mapping[str, Any]) -> str:
+    counts = smoke["counts"]
+    return f"{counts['pass']} of {sum(counts.values())} checks passed"
+
+
+def _gate_words(gate: Mapping[str, Any]) -> str:
+    passed = sum(rule["status"] == "pass" for rule in gate["rules"])
+    return f"{_STATUS[gate['status']]}, {passed} of {len(gate['rules'])} rules passed"
+
+
+def _load_words(load: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    if load is None:
+        return [("load test", "not run")]
+    levels = concurrencies(load)
+    if not levels:
+        return [("load test", "nothing was measured")]
+    rows = [("acceptance", _acceptance_words(load, levels[0]))]
+    return [*rows, *((f"speed-up @{level}", _speedup_words(load, level)) for level in levels)]
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> str:
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    flush_right = set(right)
+
+    def cells(line: Sequence[str]) -> str:
+        padded = (
+            cell.rjust(width) if column in flush_right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        return "  ".join(padded).rstrip()
+
+    return "\n".join((cells(header), "  ".join("-" * width for width in widths), *map(cells, rows)))
+
+
+def _lines(parts: Iterable[str]) -> str:
+    return "\n".join(parts).translate(_ASCII)

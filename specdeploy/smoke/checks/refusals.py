@@ -1,0 +1,117 @@
+"""Does a wrong request get a clear error in time, and does the server go on as before?"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING
+
+from specdeploy.errors import ConfigError
+from specdeploy.smoke.compare import require_same
+from specdeploy.smoke.probe import Broken
+from specdeploy.triton.client import RequestFailed
+from specdeploy.triton.protocol import make_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from specdeploy.smoke.probe import Probe
+    from specdeploy.triton.protocol import Tensor
+
+#: Failures that say what is wrong with the request; the others (timeout, connection, ...) say that the server is.
+_CLEAR = ("invalid_argument", "model_error")
+_REFERENCE_TOKENS = 4
+
+
+def wrong_type(probe: Probe) -> str:
+    """``max_tokens`` as text or as a float is refused."""
+    prompt = probe.expect.prompts[0].text
+    tensors = (make_tensor("text_input", "BYTES", prompt), make_tensor("max_tokens", "FP32", 3.0))
+    with _goes_on(probe):
+        _refused_as_body(probe, "text over HTTP", {"text_input": prompt, "max_tokens": "three"})
+        return _refused_as_tensors(probe, "a float over gRPC", tensors)
+
+
+def missing_input(probe: Probe) -> str:
+    """A request without ``text_input`` is refused; with other inputs in its place it is at least not answered.
+
+    Triton counts inputs before it looks at their names. With enough others, an ensemble lacks what starts its first
+    step and ends at once without any response (seen on 2.51), which no model of ours ever hears of.
+    """
+    door = probe.expect.front_door
+    length, other = make_tensor("max_tokens", "INT32", 4), make_tensor("stream", "BOOL", value=False)
+    with _goes_on(probe):
+        said = _refused_as_body(probe, "over HTTP", {"max_tokens": 4})
+        _refused_as_tensors(probe, "over gRPC", (length,))
+        with contextlib.suppress(RequestFailed):
+            chunks = list(probe.client.send_tensors((length, other), model=door, timeout_s=probe.timeout_s))
+            if chunks:
+                raise Broken(f"a request with stream instead of text_input was answered: {chunks!r:.200}")
+    return said
+
+
+def zero_tokens(probe: Probe) -> str:
+    """``max_tokens`` 0 is refused."""
+    door, request = probe.expect.front_door, probe.request(max_tokens=0)
+    with _goes_on(probe):
+        _refused(probe, "over HTTP", lambda t: probe.client.generate_http(request, model=door, timeout_s=t))
+        return _refused(probe, "over gRPC", lambda t: probe.client.generate_grpc(request, model=door, timeout_s=t))
+
+
+def long_prompt(probe: Probe) -> str:
+    """A prompt longer than the engines were built for is refused."""
+    door, request = probe.expect.front_door, probe.request("one " * (probe.expect.max_seq_len + 1))
+    with _goes_on(probe):
+        return _refused(probe, "over gRPC", lambda t: probe.client.generate_grpc(request, model=door, timeout_s=t))
+
+
+def unknown_input(probe: Probe) -> str:
+    """A misspelt input is found before it is sent: Triton would ignore it, and speculation would be as by default."""
+    request = dataclasses.replace(probe.request(), extra={"num_draft_token": 0})
+    try:
+        probe.whole_http(request)
+    except ConfigError as error:
+        if "num_draft_token" in error.message:
+            return f"{error.message}. {error.hint}"
+        raise
+    raise Broken("the misspelt input num_draft_token was sent, and the server answered as if it were not there")
+
+
+def unknown_model(probe: Probe) -> str:
+    """A model that does not exist is refused, over HTTP and gRPC."""
+    name = f"{probe.expect.front_door}_that_does_not_exist"
+    tensors = (make_tensor("text_input", "BYTES", "one"), make_tensor("max_tokens", "INT32", 1))
+    with _goes_on(probe):
+        _refused_as_body(probe, "over HTTP", {"text_input": "one", "max_tokens": 1}, model=name)
+        return _refused_as_tensors(probe, "over gRPC", tensors, model=name)
+
+
+def _refused_as_body(probe: Probe, what: str, body: Mapping[str, object], *, model: str | None = None) -> str:
+    door = model or probe.expect.front_door
+    return _refused(probe, what, lambda t: probe.client.post_generate(body, model=door, timeout_s=t))
+
+
+def _refused_as_tensors(probe: Probe, what: str, tensors: Sequence[Tensor], *, model: str | None = None) -> str:
+    door = model or probe.expect.front_door
+    return _refused(probe, what, lambda t: list(probe.client.send_tensors(tensors, model=door, timeout_s=t)))
+
+
+def _refused(probe: Probe, what: str, send: Callable[[float], object]) -> str:
+    """Fail unless the request ends with an error that says something; return what it says."""
+    try:
+        answer = send(probe.timeout_s)
+    except RequestFailed as error:
+        if error.label not in _CLEAR:
+            raise Broken(f"{what}: no clear refusal but {error.message}", {"label": error.label}) from error
+        if not error.said.strip():
+            raise Broken(f"{what}: refused without a word") from error
+        return error.said
+    raise Broken(f"{what}: the request was answered: {answer!r:.200}")
+
+
+@contextlib.contextmanager
+def _goes_on(probe: Probe) -> Iterator[None]:
+    """Fail when the server answers a good request otherwise after the bad one than before."""
+    before = probe.greedy(max_tokens=_REFERENCE_TOKENS)
+    yield
+    require_same("before and after the bad request", before, probe.greedy(max_tokens=_REFERENCE_TOKENS))

@@ -1,0 +1,156 @@
+"""HTTP/1.1 with a deadline for the whole exchange. Knows no Triton.
+
+``http.client`` has a time-out for each read; here the time left shrinks with every read, so that a server that drips
+bytes cannot hold a caller for ever.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+import time
+from typing import TYPE_CHECKING, Protocol, Self, cast
+from urllib.parse import urlsplit
+
+from specdeploy.errors import ConfigError
+from specdeploy.triton.client.failures import socket_failures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+_PIECE = 65536
+
+
+class Reply(Protocol):
+    """An answer whose body is read piece by piece; leaving its ``with`` block ends the exchange."""
+
+    status: int
+
+    def read_some(self) -> bytes:
+        """Return the bytes that are there (at least one), or nothing at the end of the body."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
+
+
+class Transport(Protocol):
+    """Sends one HTTP request; the real one is ``HttpTransport``."""
+
+    def send(self, method: str, path: str, body: bytes | None, timeout_s: float) -> Reply:
+        """Send a request and return once the status is known.
+
+        Raises:
+            RequestFailed: ``timeout`` or ``connection``; reading the reply may raise the same.
+        """
+
+
+def host_and_port(url: str, default_port: int) -> tuple[str, int]:
+    """Split ``[http://]host[:port]``.
+
+    Raises:
+        ConfigError: Another scheme, or no host.
+    """
+    parts = urlsplit(url if "://" in url else f"//{url}", scheme="http")
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if parts.scheme not in {"http", "grpc"} or not host:
+        raise ConfigError(f"{url!r} is no address of a server", hint="Write host:port, such as 127.0.0.1:8000.")
+    return host, port or default_port
+
+
+class HttpTransport:
+    """Plain HTTP to one server, a connection for each request, so that any number of threads may share it."""
+
+    def __init__(self, url: str, *, default_port: int = 8000, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._host, self._port = host_and_port(url, default_port)
+        self._monotonic = monotonic
+
+    @property
+    def address(self) -> str:
+        """Where it connects to, host:port."""
+        return f"{self._host}:{self._port}"
+
+    def send(self, method: str, path: str, body: bytes | None, timeout_s: float) -> Reply:
+        """Send a request and return once the status is known; see ``Transport``."""
+        deadline = _Deadline(self._monotonic() + timeout_s, self._monotonic)
+        with socket_failures(self.address):
+            sock = socket.create_connection((self._host, self._port), timeout=deadline.left())
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = http.client.HTTPConnection(self._host, self._port)
+            connection.sock = cast("socket.socket", _DeadlineSocket(sock, deadline))
+            try:
+                connection.request(method, path, body=body, headers={"Content-Type": "application/json"})
+                return _HttpReply(connection, sock, self.address)
+            except BaseException:
+                connection.close()
+                sock.close()
+                raise
+
+
+class _HttpReply:
+    def __init__(self, connection: http.client.HTTPConnection, sock: socket.socket, address: str) -> None:
+        self._connection, self._sock, self._address = connection, sock, address
+        self._response = connection.getresponse()
+        self.status = self._response.status
+
+    def read_some(self) -> bytes:
+        with socket_failures(self._address):
+            piece = self._response.read1(_PIECE)
+            if not piece and self._response.length:
+                raise http.client.IncompleteRead(b"", self._response.length)
+            return piece
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._response.close()
+        self._connection.close()
+        self._sock.close()
+
+
+class _Deadline:
+    def __init__(self, at: float, monotonic: Callable[[], float]) -> None:
+        self._at, self._monotonic = at, monotonic
+
+    def left(self) -> float:
+        left = self._at - self._monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+
+class _DeadlineSocket:
+    """The few methods of a socket that ``http.client`` uses."""
+
+    def __init__(self, sock: socket.socket, deadline: _Deadline) -> None:
+        self._sock, self._deadline = sock, deadline
+
+    def sendall(self, data: bytes) -> None:
+        self._sock.settimeout(self._deadline.left())
+        self._sock.sendall(data)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_DeadlineReader(self._sock, self._deadline), _PIECE)
+
+    def close(self) -> None:
+        """Leave the socket to the reply, which may still be reading."""
+
+
+class _DeadlineReader(io.RawIOBase):
+    def __init__(self, sock: socket.socket, deadline: _Deadline) -> None:
+        self._sock, self._deadline = sock, deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # typeshed's buffer has no name at run time
+        self._sock.settimeout(self._deadline.left())
+        return self._sock.recv_into(buffer)

@@ -1,0 +1,177 @@
+"""From verified groups of tokens to the responses of one request, streamed or in one piece.
+
+Every response carries the statistics of the whole request so far, and the last one says why the answer ended. A
+streamed answer is one response for each group; joined, their texts and ids are those of the single response of the
+same request. Knows nothing of Triton and of how the groups came about.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+from decoder_stats import Statistics, StepCounter
+from decoder_text import TextWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import numpy.typing as npt
+    from decoder_loop import Answer, Floats, Group, Ids
+    from decoder_request import DecodeRequest
+    from decoder_text import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Response:
+    """One response.
+
+    Attributes:
+        texts: The new text; further entries are the texts of further sequences (beams).
+        ids: The new token ids [n].
+        log_probs: Their log probabilities [n], when asked for.
+        cum_log_prob: Sum of the log probabilities of all ids so far; None when not asked for.
+        num_output_tokens: Ids of the whole answer so far.
+        finish_reason: ``stop_word``, ``end_id``, ``length`` or ``cancelled`` on the last response, else empty.
+        bypass_reason: Why the target is alone; empty when speculating.
+        statistics: Counts of the whole request so far.
+        extras: Output tensors of the target that pass through.
+    """
+
+    texts: tuple[str, ...]
+    ids: Ids
+    log_probs: Floats | None
+    cum_log_prob: float | None
+    num_output_tokens: int
+    finish_reason: str
+    bypass_reason: str
+    statistics: Statistics
+    extras: tuple[tuple[str, npt.NDArray[np.generic]], ...] = ()
+
+    @property
+    def final(self) -> bool:
+        """Whether this is the request's last response."""
+        return bool(self.finish_reason)
+
+
+def respond(
+    groups: Iterable[Group], request: DecodeRequest, vocabulary: Vocabulary, cancelled: Callable[[], bool]
+) -> Iterator[Response]:
+    """Yield the responses of a request; the last one, and only that, is final.
+
+    Args:
+        groups: The verified groups, made one at a time as they are asked for.
+        request: The request that they answer.
+        vocabulary: The tokenizer of both engines.
+        cancelled: Asked before each group whether the client still wants it.
+    """
+    responses = _AnswerWriter(request, vocabulary).responses(groups, cancelled)
+    return responses if request.stream else iter((_joined(list(responses)),))
+
+
+class _AnswerWriter:
+    """What has been written of one answer so far."""
+
+    def __init__(self, request: DecodeRequest, vocabulary: Vocabulary) -> None:
+        self._request = request
+        self._vocabulary = vocabulary
+        self._prompt = request.prompt_ids.tolist()
+        self._writer = self._new_writer()
+        self._counter = StepCounter(request.longest_draft)
+        self._echo = request.prompt_text
+        self._written = 0
+        self._cum_log_prob = 0.0
+        self._bypass_reason = request.bypass_reason
+
+    def responses(self, groups: Iterable[Group], cancelled: Callable[[], bool]) -> Iterator[Response]:
+        """Yield one response for each group, until one is final."""
+        iterator = iter(groups)
+        response = None
+        while response is None or not response.final:
+            response = self._cancelled() if cancelled() else self._absorb(next(iterator))
+            yield response
+
+    def _new_writer(self) -> TextWriter:
+        return TextWriter(self._vocabulary, self._prompt, self._request.stop_words)
+
+    def _absorb(self, group: Group) -> Response:
+        if group.drafted:
+            self._counter.record(drafted=group.drafted, accepted=group.accepted)
+        if group.draft_failed:
+            self._bypass_reason = "draft_failed"
+        answer = group.answer
+        piece = self._writer.add(answer.ids.tolist())
+        text = piece.text + (self._writer.finish() if group.finish_reason and not piece.stopped else "")
+        log_probs = self._log_probs(answer, piece.used)
+        return self._response(
+            texts=(self._with_echo(text), *(self._whole_text(ids) for ids in answer.others)),
+            ids=answer.ids[: piece.used],
+            log_probs=log_probs,
+            finish_reason="stop_word" if piece.stopped else group.finish_reason,
+            extras=answer.extras,
+        )
+
+    def _cancelled(self) -> Response:
+        return self._response(
+            texts=(self._with_echo(self._writer.finish()),),
+            ids=np.empty(0, np.int32),
+            log_probs=np.empty(0, np.float32) if self._request.return_log_probs else None,
+            finish_reason="cancelled",
+            extras=(),
+        )
+
+    def _response(
+        self,
+        *,
+        texts: tuple[str, ...],
+        ids: Ids,
+        log_probs: Floats | None,
+        finish_reason: str,
+        extras: tuple[tuple[str, npt.NDArray[np.generic]], ...],
+    ) -> Response:
+        self._written += ids.size
+        return Response(
+            texts=texts,
+            ids=ids,
+            log_probs=log_probs,
+            cum_log_prob=self._cum_log_prob if self._request.return_log_probs else None,
+            num_output_tokens=self._written,
+            finish_reason=finish_reason,
+            bypass_reason=self._bypass_reason,
+            statistics=self._counter.snapshot(),
+            extras=extras,
+        )
+
+    def _log_probs(self, answer: Answer, used: int) -> Floats | None:
+        if answer.log_probs is None:
+            return None
+        kept = answer.log_probs[:used]
+        self._cum_log_prob += float(kept.sum(dtype=np.float64))
+        return kept
+
+    def _with_echo(self, text: str) -> str:
+        """Put the prompt in front of the first text, where the request asks for it."""
+        echo, self._echo = self._echo, ""
+        return echo + text
+
+    def _whole_text(self, ids: Ids) -> str:
+        """Write a further sequence, which comes in one piece."""
+        writer = self._new_writer()
+        piece = writer.add(ids.tolist())
+        return self._request.prompt_text + piece.text + ("" if piece.stopped else writer.finish())
+
+
+def _joined(responses: list[Response]) -> Response:
+    """Make one response of all of them."""
+    last = responses[-1]
+    if len(responses) == 1:
+        return last
+    first_text = "".join(response.texts[0] for response in responses)
+    log_probs = [response.log_probs for response in responses if response.log_probs is not None]
+    return dataclasses.replace(
+        last,
+        texts=(first_text, *last.texts[1:]),
+        ids=np.concatenate([response.ids for response in responses]),
+        log_probs=np.concatenate(log_probs) if log_probs else None,
+    )

@@ -1,0 +1,168 @@
+"""The two engines as callables, over requests that Triton passes on to their models.
+
+Each call is one request with one response: ``exec()``, never ``exec(decoupled=True)``, whose response iterator is
+freed in a way that brings the process down on Triton before 24.12 (python_backend PR 390). Knows the engines' tensors;
+knows nothing of the loop and of the client's request beyond what it was given to pass on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from decoder_loop import Answer, Draft, EngineFault
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from decoder_loop import Ids
+    from decoder_request import DecodeRequest, Tensor
+
+# Triton's own classes carry no types.
+InferenceRequest: TypeAlias = Any
+InferenceResponse: TypeAlias = Any
+ResponseSender: TypeAlias = Any
+
+_TRUE: Final = np.ones((1, 1), np.bool_)
+
+
+class _Engine:
+    """One engine model as one request calls it.
+
+    Args:
+        model: Name of the Triton model.
+        inputs: Tensors that every call of the request carries.
+        outputs: Names of the outputs that are asked for.
+        request_id: The client's id of the request, for traces and logs.
+    """
+
+    def __init__(self, model: str, inputs: Mapping[str, Tensor], outputs: tuple[str, ...], request_id: str) -> None:
+        self._model = model
+        self._inputs = inputs
+        self._outputs = outputs
+        self._request_id = request_id
+        self._memory = pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0)
+
+    def call(self, ids: Ids, count: int, more: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Ask for ``count`` tokens after ``ids`` and return the outputs by name.
+
+        Raises:
+            EngineFault: The model is not there, or answered with an error or without an output.
+        """
+        tensors = {
+            "input_ids": ids.reshape(1, -1),
+            "input_lengths": _scalar(ids.size, np.int32),
+            "request_output_len": _scalar(count, np.int32),
+            **self._inputs,
+            **more,
+        }
+        # Named until the response is here: the stub may not free a tensor that is still in use.
+        inputs = [pb_utils.Tensor(name, value) for name, value in tensors.items()]
+        try:
+            response = pb_utils.InferenceRequest(
+                model_name=self._model,
+                requested_output_names=list(self._outputs),
+                inputs=inputs,
+                request_id=self._request_id,
+                preferred_memory=self._memory,
+            ).exec()
+        except pb_utils.TritonModelException as error:
+            raise EngineFault(f"engine {self._model!r} failed: {error}") from error
+        if response.has_error():
+            raise EngineFault(f"engine {self._model!r} failed: {response.error().message()}")
+        return self._read(response)
+
+    def _read(self, response: InferenceResponse) -> dict[str, Tensor]:
+        tensors = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+        missing = sorted(set(self._outputs) - tensors.keys())
+        if missing:
+            raise EngineFault(f"engine {self._model!r} answered without {', '.join(missing)}")
+        return tensors
+
+
+class TritonDraft:
+    """The draft engine of one request; see ``decoder_loop.DraftEngine``."""
+
+    def __init__(self, model: str, request: DecodeRequest, request_id: str) -> None:
+        self._sampled = request.sampled
+        self._with_logits = request.use_draft_logits
+        # end_id -1 lets the draft write on after an end token, so that its probabilities are the model's own. Forcing
+        # a full draft with min_tokens instead would take the end token out of them: tokens would be drawn from other
+        # probabilities than the logits say, and rejection sampling would no longer be exact.
+        inputs = {**request.draft_inputs, **_common(request, end_id=-1)}
+        if self._with_logits:
+            inputs["return_generation_logits"] = _TRUE
+        outputs = ("output_ids", "generation_logits") if self._with_logits else ("output_ids",)
+        self._engine = _Engine(model, inputs, outputs, request_id)
+
+    def __call__(self, ids: Ids, count: int, *, seed: int) -> Draft:
+        """Propose ``count`` tokens that continue ``ids``."""
+        tensors = self._engine.call(ids, count, _seed(seed) if self._sampled else {})
+        proposed = tensors["output_ids"].reshape(-1)
+        if not self._with_logits:
+            return Draft(ids=proposed)
+        logits = tensors["generation_logits"]
+        logits = logits.reshape(-1, logits.shape[-1])
+        if len(logits) < proposed.size:
+            raise EngineFault(f"the draft engine answered {len(logits)} rows of logits for {proposed.size} tokens")
+        return Draft(ids=proposed, logits=logits[: proposed.size])
+
+
+class TritonTarget:
+    """The target engine of one request; see ``decoder_loop.TargetEngine``."""
+
+    def __init__(self, model: str, request: DecodeRequest, request_id: str) -> None:
+        self._sampled = request.sampled
+        self._log_probs = request.return_log_probs
+        self._pass_through = request.pass_through
+        inputs = {**request.target_inputs, **_common(request, end_id=request.plan.end_id)}
+        # Several sequences are padded to the longest; a single one is not.
+        self._beams = "beam_width" in inputs or "num_return_sequences" in inputs
+        outputs = ["output_ids", *self._pass_through]
+        outputs += ["sequence_length"] if self._beams else []
+        outputs += ["output_log_probs"] if self._log_probs else []
+        self._engine = _Engine(model, inputs, tuple(outputs), request_id)
+
+    def __call__(self, ids: Ids, draft: Draft, count: int, *, seed: int, min_tokens: int) -> Answer:
+        """Verify ``draft`` after ``ids``, or without a draft decode up to ``count`` tokens."""
+        more = _seed(seed) if self._sampled else {}
+        if min_tokens:
+            more["min_tokens"] = _scalar(min_tokens, np.int32)
+        if draft.ids.size:
+            more["draft_input_ids"] = draft.ids.reshape(1, -1)
+            if draft.logits is not None:
+                more["draft_logits"] = draft.logits[np.newaxis]
+        return self._answer(self._engine.call(ids, count, more))
+
+    def _answer(self, tensors: Mapping[str, Tensor]) -> Answer:
+        rows = tensors["output_ids"].reshape(-1, tensors["output_ids"].shape[-1])
+        first, *others = _trimmed(rows, tensors["sequence_length"]) if self._beams else rows
+        log_probs = None
+        if self._log_probs:
+            log_probs = tensors["output_log_probs"].reshape(len(rows), -1)[0][: first.size]
+        return Answer(
+            ids=first,
+            log_probs=log_probs,
+            others=tuple(others),
+            extras=tuple((name, tensors[name]) for name in self._pass_through),
+        )
+
+
+def _common(request: DecodeRequest, *, end_id: int) -> dict[str, Tensor]:
+    common = {"end_id": _scalar(end_id, np.int32), "exclude_input_in_output": _TRUE}
+    if request.pad_id is not None:
+        common["pad_id"] = _scalar(request.pad_id, np.int32)
+    return common
+
+
+def _scalar(value: int, dtype: type[np.generic]) -> Tensor:
+    return np.full((1, 1), value, dtype)
+
+
+def _seed(seed: int) -> dict[str, Tensor]:
+    return {"seed": _scalar(seed, np.uint64)}
+
+
+def _trimmed(rows: Tensor, lengths: Tensor) -> list[Tensor]:
+    return [row[:length] for row, length in zip(rows, lengths.reshape(-1), strict=True)]

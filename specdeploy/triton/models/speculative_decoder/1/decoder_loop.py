@@ -1,0 +1,297 @@
+"""The draft-target loop over two callables, and the same target alone; a generator of verified groups of tokens.
+
+Speculative decoding as in Leviathan et al. 2023 (arXiv:2211.17192) and Chen et al. 2023 (arXiv:2302.01318): the draft
+proposes k tokens, one forward pass of the target scores them, a prefix of them is accepted and one more token comes
+from the target itself. Which drafts are accepted is decided inside the target engine: by token match, or by rejection
+sampling when the draft's logits go with its tokens. This module decides what is asked for, in which order, and with
+which seeds.
+
+Knows nothing of Triton, of text, of threads and of how an engine works.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Ids: TypeAlias = npt.NDArray[np.int32]
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+_MASK: Final = (1 << 64) - 1
+_TARGET_ROLE: Final = 0
+_DRAFT_ROLE: Final = 1
+
+
+class EngineFault(Exception):
+    """An engine failed, or answered what it was not asked."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Draft:
+    """What the draft proposes: ``ids`` [k], and its ``logits`` [k, vocabulary] where rejection sampling needs them."""
+
+    ids: Ids
+    logits: Floats | None = None
+
+
+NO_DRAFT: Final = Draft(ids=np.empty(0, np.int32))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Answer:
+    """What the target answers.
+
+    Attributes:
+        ids: The new tokens [n]; with k drafts, the accepted ones and one more (fewer after the end token).
+        log_probs: The log probability of each of them [n], when the request asked for it.
+        others: The new tokens of further sequences (beams), best first.
+        extras: Further output tensors of the engine by name, which pass through unread.
+    """
+
+    ids: Ids
+    log_probs: Floats | None = None
+    others: tuple[Ids, ...] = ()
+    extras: tuple[tuple[str, npt.NDArray[np.generic]], ...] = ()
+
+
+class DraftEngine(Protocol):
+    """Proposes tokens."""
+
+    def __call__(self, ids: Ids, count: int, *, seed: int) -> Draft:
+        """Propose ``count`` tokens that continue ``ids``; raises EngineFault."""
+
+
+class TargetEngine(Protocol):
+    """Verifies drafts, and decodes."""
+
+    def __call__(self, ids: Ids, draft: Draft, count: int, *, seed: int, min_tokens: int) -> Answer:
+        """Verify ``draft`` after ``ids``, or without a draft decode up to ``count`` tokens; raises EngineFault."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What one request asks of the loop.
+
+    Attributes:
+        max_new_tokens: The answer has at most this many tokens; at least 1.
+        num_draft_tokens: Drafts per round; 0 decodes with the target alone.
+        end_id: The token that ends the answer, kept as its last; -1 for none.
+        seed: Seed of the request, from which every call's seed is derived.
+        min_tokens: The end token is not taken before the answer has this many tokens.
+        slice_tokens: Tokens per call when the target is alone, after a first call of one token; 0 asks for the whole
+            answer in one call.
+        restartable: False when the target keeps state over the tokens of one call (penalties, grammars, beams), so
+            that a second call would not continue the first exactly.
+    """
+
+    max_new_tokens: int
+    num_draft_tokens: int
+    end_id: int
+    seed: int
+    min_tokens: int = 0
+    slice_tokens: int = 0
+    restartable: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Group:
+    """The tokens of one target call, which are final.
+
+    Attributes:
+        answer: The target's answer, cut after the end token.
+        drafted: Draft tokens that the call carried.
+        accepted: How many of them were accepted.
+        finish_reason: ``end_id`` or ``length`` on the last group, else empty.
+        draft_failed: The draft engine has failed and the target has gone on alone.
+    """
+
+    answer: Answer
+    drafted: int = 0
+    accepted: int = 0
+    finish_reason: str = ""
+    draft_failed: bool = False
+
+
+def _mix(value: int) -> int:
+    """Finish a step of splitmix64 (Steele et al. 2014), a bijection of 64-bit integers that leaves no pattern."""
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def derive_seed(seed: int, round_index: int, role: int) -> int:
+    """Return the seed of one engine call.
+
+    Every call is a request of its own and an engine starts its random numbers anew with each: the request's own seed in
+    every round would draw the same numbers again and again, and the same seed for draft and target would correlate what
+    is proposed with what is accepted. Distinct for distinct (round, role) of one seed, and reproducible.
+
+    Args:
+        seed: Seed of the request, 0 <= seed < 2**64.
+        round_index: Number of the round.
+        role: 0 for the target, 1 for the draft.
+    """
+    return _mix((_mix(seed) + 0x9E3779B97F4A7C15 * (2 * round_index + role + 1)) & _MASK)
+
+
+def matched_prefix(draft: Ids, verified: Ids) -> int:
+    """Count the leading tokens on which a draft and the verified tokens agree.
+
+    This is the number of accepted drafts whatever cut the answer: a rejected draft is never followed by itself (the
+    correction of rejection sampling has probability 0 there), and an answer that ends with an accepted end token has no
+    further token of the target.
+    """
+    length = min(draft.size, verified.size)
+    differs = np.flatnonzero(draft[:length] != verified[:length])
+    return int(differs[0]) if differs.size else length
+
+
+class TokenBuffer:
+    """The prompt and the growing answer in one array that is allocated once.
+
+    Args:
+        prompt: Token ids of the prompt.
+        room: The most tokens that will be appended.
+    """
+
+    def __init__(self, prompt: Ids, room: int) -> None:
+        self._array = np.empty(prompt.size + room, np.int32)
+        self._array[: prompt.size] = prompt
+        self._used = prompt.size
+
+    @property
+    def ids(self) -> Ids:
+        """A view of everything so far; not to be kept across :meth:`append`."""
+        return self._array[: self._used]
+
+    def append(self, ids: Ids) -> None:
+        """Add verified tokens."""
+        self._array[self._used : self._used + ids.size] = ids
+        self._used += ids.size
+
+
+class DraftTargetLoop:
+    """Iterates over the verified groups of one request; the consumer stops it early by not asking for more.
+
+    The first target call carries no draft: its single token is the answer's first and can leave at once. Then, each
+    round, the draft proposes and the target verifies. When the draft fails, the target finishes alone.
+
+    Args:
+        prompt: Token ids of the prompt, at least one.
+        plan: What the request asks for.
+        draft: The draft engine.
+        target: The target engine.
+    """
+
+    def __init__(self, prompt: Ids, plan: Plan, draft: DraftEngine, target: TargetEngine) -> None:
+        self._plan = plan
+        self._draft = draft
+        self._target = target
+        self._buffer = TokenBuffer(prompt, plan.max_new_tokens)
+        self._generated = 0
+        self._round = 0
+        self._draft_failure = ""
+
+    def __iter__(self) -> Iterator[Group]:
+        """Yield groups until one carries a finish reason.
+
+        Raises:
+            EngineFault: The target failed, or answered nothing, or more than it was asked for.
+        """
+        group = self._extend(NO_DRAFT, self._first_count())
+        yield group
+        while not group.finish_reason:
+            self._round += 1
+            group = self._next_group()
+            yield group
+
+    @property
+    def draft_failure(self) -> str:
+        """What the draft engine failed with; empty while it has not."""
+        return self._draft_failure
+
+    @property
+    def _remaining(self) -> int:
+        return self._plan.max_new_tokens - self._generated
+
+    @property
+    def _speculating(self) -> bool:
+        return self._plan.num_draft_tokens > 0 and not self._draft_failure
+
+    def _first_count(self) -> int:
+        return 1 if self._speculating or self._plan.slice_tokens else self._remaining
+
+    def _next_group(self) -> Group:
+        draft = self._propose() if self._speculating else NO_DRAFT
+        if self._speculating:
+            return self._extend(draft, draft.ids.size + 1)
+        return self._extend(NO_DRAFT, min(self._plan.slice_tokens or self._remaining, self._remaining))
+
+    def _draft_length(self) -> int:
+        """Leave room for the target's own token, and let no group cross the point where ``min_tokens`` is reached.
+
+        Inside such a group the end token is refused at some positions only, which not every engine does for the
+        positions of one verify step; groups that lie wholly before or after it are exact on all of them.
+        """
+        length = min(self._plan.num_draft_tokens, self._remaining - 1)
+        missing = self._plan.min_tokens - self._generated
+        return min(length, missing - 1) if missing > 0 else length
+
+    def _propose(self) -> Draft:
+        count = self._draft_length()
+        if count < 1:
+            return NO_DRAFT
+        try:
+            draft = self._draft(self._buffer.ids, count, seed=derive_seed(self._plan.seed, self._round, _DRAFT_ROLE))
+        except EngineFault as error:
+            self._draft_failure = str(error)
+            return NO_DRAFT
+        logits = None if draft.logits is None else draft.logits[:count]
+        return Draft(ids=draft.ids[:count], logits=logits)
+
+    def _extend(self, draft: Draft, count: int) -> Group:
+        answer = self._target(
+            self._buffer.ids,
+            draft,
+            count,
+            seed=derive_seed(self._plan.seed, self._round, _TARGET_ROLE),
+            min_tokens=min(max(self._plan.min_tokens - self._generated, 0), count),
+        )
+        answer = self._checked(answer, count)
+        self._buffer.append(answer.ids)
+        self._generated += answer.ids.size
+        return Group(
+            answer=answer,
+            drafted=draft.ids.size,
+            accepted=matched_prefix(draft.ids, answer.ids),
+            finish_reason=self._finish_reason(answer.ids, count),
+            draft_failed=bool(self._draft_failure),
+        )
+
+    def _checked(self, answer: Answer, count: int) -> Answer:
+        if not 1 <= answer.ids.size <= count:
+            raise EngineFault(f"the target answered {answer.ids.size} tokens where 1 to {count} were asked for")
+        ends = np.flatnonzero(answer.ids == self._plan.end_id)
+        if not ends.size:
+            return answer
+        kept = int(ends[0]) + 1
+        log_probs = None if answer.log_probs is None else answer.log_probs[:kept]
+        return dataclasses.replace(answer, ids=answer.ids[:kept], log_probs=log_probs)
+
+    def _finish_reason(self, ids: Ids, count: int) -> str:
+        if ids[-1] == self._plan.end_id:
+            return "end_id"
+        if not self._remaining:
+            return "length"
+        if not self._plan.restartable:
+            raise EngineFault(
+                f"the target answered {ids.size} of {count} tokens without an end token, and a second call would not "
+                "continue this request exactly"
+            )
+        return ""

@@ -1,0 +1,142 @@
+"""Speculative decoding with a draft and a target engine: the Triton model.
+
+Decoupled. ``execute`` hands each request to a worker thread, so that one instance decodes several requests at once; a
+worker calls the engines, each call a request of its own to their models. This file is the glue to Triton; what is
+decided is in its ``decoder_*`` siblings, which know nothing of Triton but for ``decoder_engine``.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from decoder_answer import respond
+from decoder_engine import TritonDraft, TritonTarget
+from decoder_loop import DraftTargetLoop, EngineFault
+from decoder_request import RequestError, read_request
+from decoder_settings import read_settings
+from decoder_text import Vocabulary
+from tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy.typing as npt
+    from decoder_answer import Response
+    from decoder_engine import InferenceRequest, ResponseSender
+    from decoder_request import DecodeRequest, Tensor
+
+_FINAL: Final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class TritonPythonModel:
+    """The model as Triton's Python backend calls it."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Read the parameters and the tokenizer, and start the workers."""
+        config = json.loads(args["model_config"])
+        self._settings = read_settings(config.get("parameters", {}))
+        self._outputs = {output["name"] for output in config["output"]}
+        folder = Path(args["model_repository"], args["model_version"], self._settings.tokenizer_dir)
+        self._vocabulary = Vocabulary(Tokenizer.from_file(str(folder / "tokenizer.json")))
+        self._workers = ThreadPoolExecutor(self._settings.max_inflight, thread_name_prefix="decode")
+        self._free = threading.BoundedSemaphore(self._settings.max_inflight)
+        if self._settings.stand_in:
+            pb_utils.Logger.log_warn("the engines of this deployment are CPU stand-ins for TensorRT-LLM's")
+
+    def execute(self, requests: Sequence[InferenceRequest]) -> None:
+        """Hand each request to a worker, waiting for a free one, so that what waits does so in Triton's own queue."""
+        for request in requests:
+            self._free.acquire()
+            self._workers.submit(self._serve, request, request.get_response_sender())
+
+    def finalize(self) -> None:
+        """End the workers; Triton unloads a model only when its requests are answered."""
+        self._workers.shutdown(wait=True)
+
+    def _serve(self, request: InferenceRequest, sender: ResponseSender) -> None:
+        """Answer one request, whatever happens, with exactly one final response."""
+        try:
+            self._decode(request, sender)
+        except RequestError as error:
+            _send_error(sender, str(error), pb_utils.TritonError.INVALID_ARG)
+        except EngineFault as error:
+            _send_error(sender, str(error), pb_utils.TritonError.INTERNAL)
+        except Exception as error:  # noqa: BLE001 - a bug of ours must not leave the client waiting
+            pb_utils.Logger.log_error(traceback.format_exc())
+            _send_error(sender, f"the decoder failed: {error!r}", pb_utils.TritonError.INTERNAL)
+        finally:
+            self._free.release()
+
+    def _decode(self, request: InferenceRequest, sender: ResponseSender) -> None:
+        inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        decoding = read_request(inputs, self._settings, fresh_seed=secrets.randbits(64))
+        self._refuse_undeclared(decoding)
+        wanted = set(request.requested_output_names())
+        loop = DraftTargetLoop(
+            decoding.prompt_ids,
+            decoding.plan,
+            TritonDraft(self._settings.draft_model, decoding, request.request_id()),
+            TritonTarget(self._settings.target_model, decoding, request.request_id()),
+        )
+        for response in respond(loop, decoding, self._vocabulary, sender.is_cancelled):
+            outputs = _outputs(response, decoding)
+            # The stub may not free a tensor before it is sent, and not one that nobody asked for: hence the named
+            # list, and only wanted tensors in it.
+            tensors = [pb_utils.Tensor(name, make()) for name, make in outputs.items() if name in wanted]
+            sender.send(pb_utils.InferenceResponse(tensors), flags=_FINAL if response.final else 0)
+        if loop.draft_failure:
+            pb_utils.Logger.log_warn(f"the target finished a request alone: {loop.draft_failure}")
+
+    def _refuse_undeclared(self, decoding: DecodeRequest) -> None:
+        """Refuse what this deployment's configuration has no output for."""
+        for name in decoding.pass_through:
+            if name not in self._outputs:
+                raise RequestError(f"return_{name} is not offered: this deployment has no output {name!r}")
+
+
+def _send_error(sender: ResponseSender, message: str, code: int) -> None:
+    sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code)), flags=_FINAL)
+
+
+def _outputs(response: Response, request: DecodeRequest) -> Mapping[str, Callable[[], Tensor]]:
+    """Return the outputs by name, each made only when it is wanted; the batch dimension of 1 is in front."""
+    statistics = response.statistics
+    outputs = {
+        "text_output": partial(_texts, *response.texts),
+        "output_ids": partial(_row, response.ids, np.int32),
+        "sequence_length": partial(_row, [response.ids.size], np.int32),
+        "finish_reason": partial(_texts, response.finish_reason),
+        "bypass_reason": partial(_texts, response.bypass_reason),
+        "acceptance_rate": partial(_row, [statistics.acceptance_rate], np.float32),
+        "total_accepted_draft_tokens": partial(_row, [statistics.accepted], np.int32),
+        "total_draft_tokens": partial(_row, [statistics.drafted], np.int32),
+        "num_spec_steps": partial(_row, [statistics.steps], np.int32),
+        "spec_decode_acceptance_histogram": partial(_row, statistics.histogram, np.int32),
+        "num_input_tokens": partial(_row, [request.prompt_ids.size], np.int32),
+        "num_output_tokens": partial(_row, [response.num_output_tokens], np.int32),
+        "batch_index": partial(_row, [0], np.int32),
+        "sequence_index": partial(_row, [0], np.int32),
+        **{name: partial(np.asarray, value) for name, value in response.extras},
+    }
+    if response.log_probs is not None and response.cum_log_prob is not None:
+        outputs["output_log_probs"] = partial(_row, [response.log_probs], np.float32)
+        outputs["cum_log_probs"] = partial(_row, [response.cum_log_prob], np.float32)
+    return outputs
+
+
+def _row(values: npt.ArrayLike, dtype: npt.DTypeLike) -> Tensor:
+    return np.asarray([values], dtype)
+
+
+def _texts(*texts: str) -> Tensor:
+    """Encode strings [1, n]."""
+    return np.array([[text.encode() for text in texts]], np.object_)

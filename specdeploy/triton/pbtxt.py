@@ -1,0 +1,257 @@
+"""config.pbtxt: a typed, frozen model configuration, rendered to protobuf text and parsed back.
+
+Knows the part of Triton's ``ModelConfig`` message that decides what a model is called, what it takes and gives, and
+how models are wired into an ensemble. Does not know what any model is for, and never touches a file. Parsing needs the
+message that tritonclient ships; rendering needs nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from specdeploy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+# Protobuf's generated classes carry no types.
+_Message: TypeAlias = Any
+
+_ESCAPES: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+class PbtxtError(ConfigError):
+    """A config.pbtxt that protobuf cannot read.
+
+    Args:
+        message: What the parser said.
+        line: Line of the text, counted from 1; None when the parser did not say.
+        column: Column, counted from 1; None when the parser did not say.
+    """
+
+    def __init__(self, message: str, *, line: int | None = None, column: int | None = None) -> None:
+        super().__init__(message, hint="mend the file, or write the repository again with `specdeploy repo`")
+        self.line = line
+        self.column = column
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """One input or output of a model.
+
+    Args:
+        name: The tensor's name.
+        data_type: Triton's name of the type, such as ``TYPE_INT32``.
+        dims: Shape without the batch dimension; -1 is any length.
+        optional: A request may leave the input out.
+        reshape: Shape the backend sees, when it differs; ``()`` is a scalar.
+        allow_ragged_batch: Rows of one batch may differ in length.
+    """
+
+    name: str
+    data_type: str
+    dims: tuple[int, ...]
+    optional: bool = False
+    reshape: tuple[int, ...] | None = None
+    allow_ragged_batch: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InstanceGroup:
+    """How many instances of the model run, and on what kind of device."""
+
+    count: int = 1
+    kind: str = "KIND_CPU"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EnsembleStep:
+    """One model of an ensemble: the model's tensor name -> the ensemble's tensor name, for inputs and for outputs."""
+
+    model_name: str
+    input_map: Mapping[str, str]
+    output_map: Mapping[str, str]
+    model_version: int = -1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """What one config.pbtxt says.
+
+    ``parameters`` are rendered in the order given and compared without regard to it, as protobuf does. ``comments`` are
+    written above the parameter of the same name (the one under ``""`` heads the file); they are not part of the value.
+
+    Args:
+        name: Name of the model; Triton insists that it is the directory's.
+        backend: Triton backend; empty for an ensemble.
+        platform: ``ensemble``, or empty when ``backend`` is set.
+        max_batch_size: 0 means that tensors carry no batch dimension.
+        inputs: Inputs.
+        outputs: Outputs.
+        instance_group: Empty leaves it to the backend.
+        decoupled: Whether a request may have any number of responses.
+        parameters: String parameters of the backend or model.
+        steps: Steps of an ensemble, in order.
+        default_model_filename: File in the version directory that the backend loads, when it is not its usual one.
+        comments: See above.
+    """
+
+    name: str
+    backend: str = ""
+    platform: str = ""
+    max_batch_size: int = 0
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    instance_group: tuple[InstanceGroup, ...] = ()
+    decoupled: bool = False
+    parameters: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    steps: tuple[EnsembleStep, ...] = ()
+    default_model_filename: str = ""
+    comments: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+
+
+def render(config: ModelConfig) -> str:
+    """Write *config* as protobuf text, the same text for the same value.
+
+    Raises:
+        ConfigError: A string holds a lone surrogate (an undecodable file name), which protobuf cannot carry.
+    """
+    return "\n".join(_lines(config)) + "\n"
+
+
+def parse(text: str) -> ModelConfig:
+    """Read protobuf text; fields of Triton's message that :class:`ModelConfig` does not have are checked and dropped.
+
+    Raises:
+        PbtxtError: The text is not a ``ModelConfig``; the error carries line and column.
+    """
+    message = _read_message(text)
+    return ModelConfig(
+        name=message.name,
+        backend=message.backend,
+        platform=message.platform,
+        max_batch_size=message.max_batch_size,
+        inputs=tuple(_tensor(item, is_input=True) for item in message.input),
+        outputs=tuple(_tensor(item, is_input=False) for item in message.output),
+        instance_group=tuple(_instance_group(item) for item in message.instance_group),
+        decoupled=message.model_transaction_policy.decoupled,
+        parameters={key: message.parameters[key].string_value for key in sorted(message.parameters)},
+        steps=tuple(_step(item) for item in message.ensemble_scheduling.step),
+        default_model_filename=message.default_model_filename,
+    )
+
+
+def quote(text: str) -> str:
+    """Return *text* as a protobuf string literal: printable characters as they are, all others escaped.
+
+    Raises:
+        ConfigError: *text* holds a lone surrogate.
+    """
+    try:
+        return '"' + "".join(_ESCAPES.get(char) or _escaped(char) for char in text) + '"'
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{text!r} cannot be written to config.pbtxt: it is not valid Unicode") from error
+
+
+def _escaped(char: str) -> str:
+    data = char.encode()
+    return char if char.isprintable() else "".join(f"\\{byte:03o}" for byte in data)
+
+
+def _lines(config: ModelConfig) -> Iterator[str]:
+    yield from _comment(config.comments.get("", ""))
+    yield f"name: {quote(config.name)}"
+    for field in ("backend", "platform", "default_model_filename"):
+        if value := getattr(config, field):
+            yield f"{field}: {quote(value)}"
+    yield f"max_batch_size: {config.max_batch_size}"
+    if config.decoupled:
+        yield "model_transaction_policy { decoupled: true }"
+    yield from (f"instance_group {{ count: {group.count} kind: {group.kind} }}" for group in config.instance_group)
+    yield from (f"input {{ {_tensor_text(tensor)} }}" for tensor in config.inputs)
+    yield from (f"output {{ {_tensor_text(tensor)} }}" for tensor in config.outputs)
+    for key, value in config.parameters.items():
+        yield from _comment(config.comments.get(key, ""))
+        yield f"parameters {{ key: {quote(key)} value {{ string_value: {quote(value)} }} }}"
+    if config.steps:
+        yield from _steps_text(config.steps)
+
+
+def _comment(text: str) -> Iterator[str]:
+    return (f"# {line}".rstrip() for line in text.splitlines())
+
+
+def _tensor_text(tensor: Tensor) -> str:
+    parts = [f"name: {quote(tensor.name)}", f"data_type: {tensor.data_type}", f"dims: {_shape(tensor.dims)}"]
+    if tensor.reshape is not None:
+        parts.append(f"reshape {{ shape: {_shape(tensor.reshape)} }}")
+    if tensor.optional:
+        parts.append("optional: true")
+    if tensor.allow_ragged_batch:
+        parts.append("allow_ragged_batch: true")
+    return " ".join(parts)
+
+
+def _shape(dims: Iterable[int]) -> str:
+    return f"[{', '.join(map(str, dims))}]"
+
+
+def _steps_text(steps: Iterable[EnsembleStep]) -> Iterator[str]:
+    yield "ensemble_scheduling {"
+    for step in steps:
+        yield "  step {"
+        yield f"    model_name: {quote(step.model_name)}"
+        yield f"    model_version: {step.model_version}"
+        for field, pairs in (("input_map", step.input_map), ("output_map", step.output_map)):
+            yield from (f"    {field} {{ key: {quote(key)} value: {quote(value)} }}" for key, value in pairs.items())
+        yield "  }"
+    yield "}"
+
+
+def _read_message(text: str) -> _Message:
+    # Imported here: protobuf is heavy, and only those who parse need it.
+    from google.protobuf import text_format  # noqa: PLC0415 - see above
+
+    message = _message_class()()
+    try:
+        text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        line, column = error.GetLine(), error.GetColumn()
+        said = str(error).removeprefix(f"{line}:{column} : ")
+        raise PbtxtError(said, line=line, column=column) from error
+    return message
+
+
+@functools.cache
+def _message_class() -> _Message:
+    from tritonclient.grpc import model_config_pb2  # noqa: PLC0415 - heavy, and needed only to parse
+
+    return model_config_pb2.ModelConfig
+
+
+def _tensor(message: _Message, *, is_input: bool) -> Tensor:
+    from tritonclient.grpc import model_config_pb2  # noqa: PLC0415 - heavy, and needed only to parse
+
+    return Tensor(
+        name=message.name,
+        data_type=model_config_pb2.DataType.Name(message.data_type),
+        dims=tuple(message.dims),
+        optional=is_input and message.optional,
+        reshape=tuple(message.reshape.shape) if message.HasField("reshape") else None,
+        allow_ragged_batch=is_input and message.allow_ragged_batch,
+    )
+
+
+def _instance_group(message: _Message) -> InstanceGroup:
+    return InstanceGroup(count=message.count, kind=message.Kind.Name(message.kind))
+
+
+def _step(message: _Message) -> EnsembleStep:
+    return EnsembleStep(
+        model_name=message.model_name,
+        model_version=message.model_version,
+        input_map=dict(sorted(message.input_map.items())),
+        output_map=dict(sorted(message.output_map.items())),
+    )

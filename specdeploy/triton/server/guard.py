@@ -1,0 +1,163 @@
+"""Stands between us and a tritonserver, so that the server never outlives whoever wanted it. Run as a script.
+
+Knows one program, its session and its shared memory. Does not know Triton otherwise, and imports nothing of ours: it is
+run as ``python -I guard.py``. The first line of its standard input says what to guard::
+
+    {"argv": [...], "env": {...}, "log": "...", "exit_file": "...", "shm_prefix": "...", "stop_timeout_s": 10.0}
+
+It starts the program, prints ``{"pid": ...}`` or ``{"error": ...}`` on standard output, and stays until that ends.
+
+* The rest of standard input is the lifeline. Its end means that our parent is gone, and the program is ended. A ``d``
+  on it detaches: from then on only a signal ends the program.
+* SIGTERM, SIGINT and SIGHUP end the program gently (SIGTERM, then SIGKILL after ``stop_timeout_s``), SIGQUIT at once.
+* When the program ends, however it does, everything else in the session is killed (a server that was killed leaves its
+  model processes behind), and shared memory that carries the prefix is removed (it leaves that, too).
+* Should this process itself be killed, the kernel kills the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+POLL_S = 0.1
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton's python backend puts its regions
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Guard:
+    """One guarded program, from its start to the last of its traces."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._spec = spec
+        self._asked = ""
+        self._at_once = False
+
+    def run(self) -> int:
+        """Guard the program until it has ended; return its exit code, minus the signal's number if one ended it."""
+        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, self._note)
+        try:
+            program = self._start()
+        except OSError as error:
+            _say({"error": str(error)})
+            return 1
+        _say({"pid": program.pid})
+        self._watch(program)
+        code = self._end(program)
+        kill_rest_of_session()
+        remove_shared_memory(self._spec["shm_prefix"])
+        record = {"exit_code": code, "asked": self._asked}
+        Path(self._spec["exit_file"]).write_text(json.dumps(record) + "\n", encoding="utf-8")
+        return code
+
+    def _note(self, number: int, _frame: object) -> None:
+        self._asked = self._asked or signal.Signals(number).name
+        self._at_once = self._at_once or number == signal.SIGQUIT
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with Path(self._spec["log"]).open("ab") as log:
+            return subprocess.Popen(
+                self._spec["argv"],
+                env=self._spec["env"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has one thread
+            )
+
+    def _watch(self, program: subprocess.Popen[bytes]) -> None:
+        """Return when the program has ended, or is to end."""
+        lifeline: list[int] = [sys.stdin.fileno()]
+        while program.poll() is None and not self._asked:
+            if not select.select(lifeline, [], [], POLL_S)[0]:
+                continue
+            told = os.read(lifeline[0], 1)
+            lifeline = []
+            if told != b"d":
+                self._asked = "the process that started it is gone"
+
+    def _end(self, program: subprocess.Popen[bytes]) -> int:
+        deadline = time.monotonic() + self._spec["stop_timeout_s"]
+        if program.poll() is None:
+            program.send_signal(signal.SIGTERM)
+        while program.poll() is None and time.monotonic() < deadline and not self._at_once:
+            time.sleep(POLL_S / 4)
+        program.kill()
+        return program.wait()
+
+
+def kill_rest_of_session() -> None:
+    """Kill whatever else is in our session, until nothing is."""
+    while rest := [pid for pid in _session_members() if pid != os.getpid()]:
+        for pid in rest:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        _reap()
+        time.sleep(POLL_S / 10)
+
+
+def remove_shared_memory(prefix: str) -> None:
+    """Remove the shared memory regions of the program that was given *prefix*."""
+    for region in SHARED_MEMORY.glob(f"{prefix}*"):
+        region.unlink(missing_ok=True)
+
+
+def _die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends (runs in the child, before the program is loaded)."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _session_members() -> list[int]:
+    """Return the processes of our session that have not ended."""
+    own = os.getsid(0)
+    members = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                # "pid (name) state ppid pgrp session ...": the name may hold blanks and brackets.
+                state, _, _, session = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:4]
+                if int(session) == own and state not in {"Z", "X"}:
+                    members.append(int(entry.name))
+    return members
+
+
+def _reap() -> None:
+    """Reap the orphans that were handed to us."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _say(value: dict[str, Any]) -> None:
+    """Answer our parent, which may be gone already."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(sys.stdout.fileno(), json.dumps(value).encode() + b"\n")
+
+
+def _first_line() -> bytes:
+    """Read up to the first line end, and not a byte further: what follows is the lifeline."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(sys.stdin.fileno(), 1)
+        if not byte:
+            raise SystemExit("guard: nothing to guard")
+        line += byte
+    return line
+
+
+if __name__ == "__main__":
+    sys.exit(min(abs(Guard(json.loads(_first_line())).run()), 255))

@@ -1,0 +1,65 @@
+"""A Triton model that stands in for an engine: a table model behind the C++ backend's tensors, answering at once.
+
+Copied into a test's repository as ``model.py``, beside ``decoder_loop.py`` and ``table_engines.py``. The first token of
+a prompt steers it: after ``@`` the draft fails, after ``#`` the target, and ``~`` makes each call take 50 ms.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from decoder_loop import NO_DRAFT, Draft, EngineFault
+from table_engines import TableDraft, TableModel, TableTarget
+
+
+class TritonPythonModel:
+    """The model as Triton's Python backend calls it."""
+
+    def initialize(self, args) -> None:
+        """Read which engine this is."""
+        values = {key: entry["string_value"] for key, entry in json.loads(args["model_config"])["parameters"].items()}
+        self._is_draft = args["model_name"].endswith("_draft")
+        self._model = TableModel(5, int(values["vocab_size"]), 2.0, doubt=0.35 if self._is_draft else 0.0)
+        self._fails, self._slow = int(values["fails"]), int(values["slow"])
+
+    def execute(self, requests) -> list:
+        """Answer each request."""
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request):
+        tensors = {tensor.name(): tensor.as_numpy().reshape(-1) for tensor in request.inputs()}
+        if tensors["input_ids"][0] == self._slow:
+            time.sleep(0.05)
+        try:
+            outputs = self._outputs(tensors)
+        except EngineFault as error:
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+        wanted = request.requested_output_names()
+        return pb_utils.InferenceResponse([pb_utils.Tensor(name, outputs[name]) for name in wanted])
+
+    def _outputs(self, tensors):
+        ids = tensors["input_ids"]
+        if ids[0] == self._fails:
+            raise EngineFault("out of memory, says the test")
+        assert tensors["exclude_input_in_output"][0]
+        sampled = "runtime_top_p" in tensors
+        seed = int(tensors["seed"][0]) if sampled else 0
+        count = int(tensors["request_output_len"][0])
+        if self._is_draft:
+            assert tensors["end_id"][0] == -1
+            draft = TableDraft(self._model, sampled=sampled, logits=True)(ids, count, seed=seed)
+            return {"output_ids": draft.ids[None, None], "generation_logits": draft.logits[None, None]}
+        target = TableTarget(self._model, end_id=int(tensors["end_id"][0]), sampled=sampled)
+        drafts = NO_DRAFT
+        if "draft_input_ids" in tensors:
+            logits = tensors.get("draft_logits")
+            rows = None if logits is None else logits.reshape(tensors["draft_input_ids"].size, -1)
+            drafts = Draft(ids=tensors["draft_input_ids"], logits=rows)
+            assert (rows is not None) == sampled
+        least = int(tensors.get("min_tokens", [0])[0])
+        answer = target(ids, drafts, count, seed=seed, min_tokens=least)
+        probabilities = np.full((1, 1, answer.ids.size), -0.5, np.float32)
+        return {"output_ids": answer.ids[None, None], "output_log_probs": probabilities}

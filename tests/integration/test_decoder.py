@@ -1,0 +1,378 @@
+"""The generated repository in a real tritonserver, with table models for engines: text in, text out."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from specdeploy.config.schema import BuildConfig, DeployConfig, ModelConfig
+from specdeploy.engine.profile import EngineManifest
+from specdeploy.triton.client import RequestFailed, TritonClient
+from specdeploy.triton.pbtxt import InstanceGroup, render
+from specdeploy.triton.protocol import GenerateRequest, Tensor, join_chunks
+from specdeploy.triton.repository import build_repository, models, names
+from specdeploy.triton.server import TritonServer
+from specdeploy.triton.sources import model_sources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from specdeploy.triton.client.triton import ModelStatistics
+
+pytestmark = pytest.mark.triton
+
+UNIT = Path(__file__).parents[1] / "unit" / "triton_models"
+ENGINE = Path(__file__).with_name("decoder_table_engine.py")
+DECODER = Path(__file__).parents[2] / "specdeploy" / "triton" / "models" / "speculative_decoder" / "1"
+sys.path += [str(UNIT), str(DECODER)]
+
+from table_engines import TableModel, greedy_answer  # noqa: E402 - the reference lies beside the unit tests
+from tokenizers_for_tests import END, byte_level  # noqa: E402 - the same
+
+PROMPT = "the quick brown fox"
+DRAFTS = 3
+SLOTS = 4
+
+
+def config() -> DeployConfig:
+    """Return a deployment of two models that no test reads."""
+    checkpoint = ModelConfig(checkpoint="nowhere")
+    build = BuildConfig(max_batch_size=SLOTS, max_seq_len=256)
+    base = DeployConfig(name="tables", target=checkpoint, draft=checkpoint, build=build)
+    speculation = dataclasses.replace(base.speculation, num_draft_tokens=DRAFTS)
+    return dataclasses.replace(base, speculation=speculation)
+
+
+def manifest(name: str) -> EngineManifest:
+    """Return the manifest of an engine that is not there."""
+    values = {field.name: 1 for field in dataclasses.fields(EngineManifest)}
+    texts = {"key": "0" * 64, "name": name, "profile": "cpu", "precision": "fp32", "checkpoint_name": name}
+    lists = {"eos_token_ids": (end_id(),), "files": (), "argv": (), "tool_versions": {}, "created": ""}
+    values |= {"vocab_size": byte_level().get_vocab_size(), "checkpoint_fingerprint": ""}
+    return EngineManifest(**{**values, **texts, **lists})
+
+
+def end_id() -> int:
+    """Return the end token's id."""
+    return byte_level().token_to_id(END)
+
+
+def token(text: str) -> int:
+    """Return the id of a text that is one token."""
+    (only,) = byte_level().encode(text, add_special_tokens=False).ids
+    return only
+
+
+def write_repository(path: Path) -> None:
+    """Write the generated repository, with table models in the engines' place."""
+    tokenizer = byte_level().to_str().encode()
+    tree = dict(
+        build_repository(
+            config(),
+            manifest("target"),
+            manifest("draft"),
+            engine_paths={"target": "none", "draft": "none"},
+            tokenizer_files={"tokenizer.json": tokenizer},
+            sources=model_sources(),
+        )
+    )
+    for name, fails in ((names.TARGET, "#"), (names.DRAFT, "@")):
+        parameters = {
+            "vocab_size": str(byte_level().get_vocab_size()),
+            "fails": str(token(fails)),
+            "slow": str(token("~")),
+        }
+        engine = dataclasses.replace(
+            models.engine(name, config(), path="none"),
+            backend="python",
+            instance_group=(InstanceGroup(count=SLOTS),),
+            parameters=parameters,
+        )
+        tree[f"{name}/config.pbtxt"] = render(engine).encode()
+        tree[f"{name}/1/model.py"] = ENGINE.read_bytes()
+        for module in (UNIT / "table_engines.py", DECODER / "decoder_loop.py"):
+            tree[f"{name}/1/{module.name}"] = module.read_bytes()
+    for name, data in tree.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def client(triton_runtime, tmp_path_factory) -> Iterator[TritonClient]:
+    """A client of a server that all tests of this file share."""
+    folder = tmp_path_factory.mktemp("decoder")
+    write_repository(folder / "models")
+    with (
+        TritonServer(triton_runtime, folder / "models", run_dir=folder / "run") as server,
+        TritonClient(server.endpoints.http_url, server.endpoints.grpc_url, timeout_s=30) as connected,
+    ):
+        yield connected
+
+
+@functools.cache
+def reference(prompt: str, tokens: int, least: int = 0) -> list[int]:
+    """Decode greedily with the target's table, one token at a time."""
+    ids = byte_level().encode(prompt).ids
+    return greedy_answer(TableModel(5, byte_level().get_vocab_size(), 2.0), ids, tokens, end_id(), least)
+
+
+def text_of(ids: list[int]) -> str:
+    """Return the text of an answer."""
+    return byte_level().decode(ids)
+
+
+def ask(prompt: str = PROMPT, tokens: int = 40, **fields) -> GenerateRequest:
+    """Build a request."""
+    return GenerateRequest(prompt=prompt, max_tokens=tokens, **fields)
+
+
+WAYS = {
+    "HTTP": lambda client, request, **options: client.generate_http(request, **options),
+    "gRPC": lambda client, request, **options: client.generate_grpc(request, **options),
+    "HTTP stream": lambda client, request, **options: join_chunks(list(client.stream_http(request, **options))),
+    "gRPC stream": lambda client, request, **options: join_chunks(list(client.stream_grpc(request, **options))),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("drafts", [None, 0, 1, 7])
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+def test_the_answer_is_the_targets_own(client, way, drafts, model) -> None:
+    """However it is asked for and whatever is drafted, ids and text are those of the target decoding greedily."""
+    answer = WAYS[way](client, ask(num_draft_tokens=drafts), model=model)
+    ids = reference(PROMPT, 40)
+
+    assert (ids, text_of(ids)) == (list(answer.ids), answer.text)
+    assert answer.num_output_tokens == len(ids)
+    assert answer.num_input_tokens == len(byte_level().encode(PROMPT).ids)
+    assert answer.finish_reason == ("end_id" if ids[-1] == end_id() else "length")
+
+
+def test_speculation_is_on_unless_it_is_switched_off(client) -> None:
+    """Statistics are the whole request's, and add up; 0 drafts is a control that says so."""
+    on, off = (client.generate_http(ask(num_draft_tokens=drafts)) for drafts in (None, 0))
+
+    assert (on.bypass_reason, off.bypass_reason) == ("", "requested")
+    assert (off.num_spec_steps, off.total_draft_tokens, off.histogram) == (0, 0, (0,))
+    assert len(on.histogram) == DRAFTS + 1
+    assert sum(on.histogram) == on.num_spec_steps > 0
+    assert sum(j * steps for j, steps in enumerate(on.histogram)) == on.total_accepted_draft_tokens > 0
+    assert on.acceptance_rate == pytest.approx(on.total_accepted_draft_tokens / on.total_draft_tokens)
+    assert on.num_output_tokens == 1 + on.num_spec_steps + on.total_accepted_draft_tokens
+
+
+def test_each_verified_group_is_one_chunk(client) -> None:
+    """A stream has a chunk for the first token, then one for each round; only the last has a reason and is final."""
+    chunks = list(client.stream_grpc(ask()))
+
+    assert [1, *[1 + accepted for accepted in np.diff([c.total_accepted_draft_tokens for c in chunks])]] == [
+        len(chunk.ids) for chunk in chunks
+    ]
+    assert [chunk.num_spec_steps for chunk in chunks] == list(range(len(chunks)))
+    assert [bool(chunk.finish_reason) for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    assert chunks[-1].final
+
+
+def test_one_token_needs_no_draft(client) -> None:
+    """max_tokens 1 is one target call."""
+    answer = client.generate_http(ask(tokens=1))
+
+    assert (reference(PROMPT, 1), 0, "length") == (list(answer.ids), answer.num_spec_steps, answer.finish_reason)
+
+
+def engine_calls(client, model: str) -> int:
+    """Return the requests that an engine has answered."""
+    statistics: ModelStatistics = client.statistics(model)
+    return statistics.success_count
+
+
+def test_a_control_is_a_single_engine_call(client) -> None:
+    """What speculation is compared with has no overhead of ours but one call."""
+    before = engine_calls(client, names.TARGET)
+    client.generate_http(ask(num_draft_tokens=0))
+
+    assert engine_calls(client, names.TARGET) - before == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("drafts", [None, 0])
+def test_stop_words_end_the_answer_and_do_not_show(client, way, drafts) -> None:
+    """Text ends in front of the word, ids with the token that completed it, the same for every way of asking."""
+    ids = reference(PROMPT, 40)
+    text = text_of(ids)
+    word = text[20:22]
+    answer = WAYS[way](client, ask(num_draft_tokens=drafts, stop_words=(word,)))
+
+    assert (text[: text.find(word)], "stop_word") == (answer.text, answer.finish_reason)
+    assert ids[: len(answer.ids)] == list(answer.ids)
+    assert word in text_of(list(answer.ids))
+    assert word not in text_of(list(answer.ids)[:-1])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_end_token_ends_the_answer(client, way) -> None:
+    """A request may name its own end token; it is the last id."""
+    ids = reference(PROMPT, 40)
+    end = ids[9]
+    answer = WAYS[way](client, ask(extra={"end_id": end}))
+
+    assert (ids[: ids.index(end) + 1], "end_id") == (list(answer.ids), answer.finish_reason)
+
+
+def test_the_prompt_is_echoed_only_when_asked_for(client) -> None:
+    """exclude_input_in_output false puts the prompt in front of the first text."""
+    answer = client.generate_http(ask(extra={"exclude_input_in_output": False}))
+    chunks = list(client.stream_http(ask(extra={"exclude_input_in_output": False})))
+
+    assert answer.text == PROMPT + text_of(reference(PROMPT, 40)) == join_chunks(chunks).text
+    assert chunks[0].text.startswith(PROMPT)
+
+
+@pytest.mark.parametrize("drafts", [None, 0])
+def test_a_seed_gives_the_same_answer_streamed_or_not(client, drafts) -> None:
+    """Sampled with draft logits: reproducible for a seed, and another seed gives another answer."""
+    sampled = functools.partial(ask, num_draft_tokens=drafts, temperature=1.0, top_p=0.9)
+    one, two = client.generate_http(sampled(seed=1)), client.generate_http(sampled(seed=2))
+    streamed = join_chunks(list(client.stream_grpc(sampled(seed=1))))
+
+    assert one.ids == streamed.ids != two.ids
+    assert one.text == streamed.text
+
+
+def test_unseeded_samples_differ(client) -> None:
+    """Without a seed every request draws its own numbers."""
+    answers = {client.generate_http(ask(temperature=1.0, top_p=0.9)).ids for _ in range(3)}
+
+    assert len(answers) == 3
+
+
+def test_a_failing_draft_does_not_fail_the_request(client) -> None:
+    """The target finishes alone, correctly, and the answer says so."""
+    prompt = f"@{PROMPT}"
+    answer = client.generate_http(ask(prompt))
+
+    assert (reference(prompt, 40), "draft_failed") == (list(answer.ids), answer.bypass_reason)
+
+
+def test_a_failing_target_fails_its_request_only(client) -> None:
+    """The error names the engine and what it said; the next request is answered."""
+    with pytest.raises(RequestFailed, match="engine 'tensorrt_llm' failed: out of memory, says the test"):
+        client.generate_http(ask(f"#{PROMPT}"))
+
+    assert list(client.generate_http(ask()).ids) == reference(PROMPT, 40)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (ask(tokens=0), r"max_tokens at the front door\) is \[0\]; it must be one positive number"),
+        (ask(prompt=""), "the prompt is empty"),
+        (ask(tokens=1000), "max_tokens 1000 make .* but the engines hold 256"),
+        (ask(num_draft_tokens=-2), "num_draft_tokens is -2"),
+        (ask(extra={"return_context_logits": True}), "return_context_logits is not offered"),
+        (ask(extra={"embedding_bias_words": ["a"]}), "each word needs one weight"),
+    ],
+)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_wrong_request_gets_a_clear_error(client, request_, message, way) -> None:
+    """The error names the input and the value, and the server lives on."""
+    with pytest.raises(RequestFailed, match=message):
+        WAYS[way](client, request_)
+
+
+def test_a_missing_prompt_is_noticed(client) -> None:
+    """Triton lets a missing input pass when another makes up the number; the error comes from us."""
+    with pytest.raises(RequestFailed, match=r"QUERY \(text_input at the front door\) is missing"):
+        client.post_generate({"REQUEST_OUTPUT_LEN": 3, "END_ID": 2}, model=names.PREPROCESSING)
+
+
+def test_penalties_switch_speculation_off(client) -> None:
+    """The answer says which input did, streamed or not, and a stream is one chunk: a penalty spans the whole call."""
+    request = ask(extra={"repetition_penalty": 1.3})
+    answer, chunks = client.generate_http(request), list(client.stream_grpc(request))
+
+    assert (answer.bypass_reason, answer.num_spec_steps) == ("repetition_penalty", 0)
+    assert (1, answer.ids) == (len(chunks), chunks[0].ids)
+
+
+def test_min_tokens_is_exact_with_speculation(client) -> None:
+    """The end token does not come early, and drafts do not change where it comes."""
+    end = reference(PROMPT, 40)[4]
+    speculated, alone = (
+        client.generate_http(ask(num_draft_tokens=drafts, extra={"min_tokens": 12, "end_id": end}))
+        for drafts in (None, 0)
+    )
+
+    assert speculated.ids == alone.ids
+    assert end not in alone.ids[:12]
+    assert speculated.num_spec_steps > 0
+
+
+def test_bad_words_and_bias_reach_the_engines(client) -> None:
+    """Tensors of every optional kind pass through the ensemble; one token keeps speculation on, two switch it off."""
+    one, two = (client.generate_http(ask(extra={"bad_words": [word]})) for word in ("!", "zq"))
+    biased = client.generate_http(ask(extra={"embedding_bias_words": ["a"], "embedding_bias_weights": [2.0]}))
+
+    assert [answer.bypass_reason for answer in (one, two, biased)] == ["", "bad_words", ""]
+
+
+def decoder_tensors(prompt: str, *, stream: bool) -> list[Tensor]:
+    """Return what the decoder is sent when it is called without the ensemble."""
+    ids = np.array([byte_level().encode(prompt).ids], np.int32)
+    values = {
+        "text_input": (np.array([[prompt.encode()]], object), "BYTES"),
+        "input_ids": (ids, "INT32"),
+        "input_lengths": (np.array([[ids.size]], np.int32), "INT32"),
+        "request_output_len": (np.array([[100]], np.int32), "INT32"),
+        "end_id": (np.array([[-1]], np.int32), "INT32"),
+        "stream": (np.array([[stream]]), "BOOL"),
+    }
+    return [Tensor(name=name, data=data, datatype=datatype) for name, (data, datatype) in values.items()]
+
+
+def test_a_cancelled_request_stops_calling_the_engines(client) -> None:
+    """After the client has gone, the round in progress is finished and no other is begun."""
+    tensors = decoder_tensors(f"~{PROMPT}", stream=True)
+    start = engine_calls(client, names.TARGET)
+    list(client.send_tensors(tensors, model=names.DECODER))
+    whole = engine_calls(client, names.TARGET) - start
+
+    chunks = client.send_tensors(tensors, model=names.DECODER)
+    next(chunks)
+    chunks.close()
+
+    assert settled(lambda: engine_calls(client, names.TARGET)) - start - whole < whole / 2
+
+
+def settled(count: Callable[[], int]) -> int:
+    """Return a counter once it has stood still for half a second, ten rounds of a slow engine."""
+    pause = threading.Event()
+    seen = [count()]
+    while len(seen) < 6 or len(set(seen[-6:])) > 1:
+        assert len(seen) < 300, f"still counting: {seen[-6:]}"
+        pause.wait(0.1)
+        seen.append(count())
+    return seen[-1]
+
+
+def test_requests_beyond_the_slots_wait_and_all_are_answered(client) -> None:
+    """Many requests at once: each gets its own answer, streamed or not, drafted or not."""
+    prompts = [f"{PROMPT} {number}" for number in range(24)]
+    ways = list(WAYS.values())
+
+    def one(number: int) -> list[int]:
+        request = ask(prompts[number], 12, num_draft_tokens=(None, 0, 2)[number % 3])
+        return list(ways[number % 4](client, request).ids)
+
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(one, range(24)))
+
+    assert [reference(prompt, 12) for prompt in prompts] == answers

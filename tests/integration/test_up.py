@@ -1,0 +1,128 @@
+"""The whole line through the command line, with tiny checkpoints and the real tritonserver."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.deployments import specdeploy, write_deployment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.cpu, pytest.mark.triton]
+
+
+@pytest.fixture(name="ran", scope="module")
+def _ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+    folder = tmp_path_factory.mktemp("deployment")
+    write_deployment(folder)
+    done = specdeploy("up", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads(done.stdout)
+
+
+def test_up_takes_two_checkpoints_to_a_passed_gate(ran: tuple[Path, dict[str, object]]) -> None:
+    """One command checks, builds, serves, smoke-tests, measures and judges, and says so in its document."""
+    _, document = ran
+
+    assert document["exit_code"] == 0
+    assert document["smoke"]["counts"]["fail"] == 0
+    assert [rule["status"] for rule in document["gate"]["rules"]] == ["pass", "pass"]
+
+
+def test_up_measures_both_arms_and_the_speedup(ran: tuple[Path, dict[str, object]]) -> None:
+    """The load document has real numbers for control and speculation, and the interval of their ratio."""
+    _, document = ran
+    load = document["load"]
+    arms = {arm["arm"]: arm["metrics"] for arm in load["arms"]}
+
+    assert arms["speculation"]["overall_spec_decode_draft_acceptance_rate"]["avg"] > 0
+    assert "overall_spec_decode_draft_acceptance_rate" not in arms["control"]
+    assert all(arm["output_token_throughput"]["avg"] > 0 for arm in arms.values())
+    assert load["speedup"]["1"]["ci_low"] <= load["speedup"]["1"]["avg"] <= load["speedup"]["1"]["ci_high"]
+
+
+def test_up_finds_greedy_answers_identical_in_both_arms(ran: tuple[Path, dict[str, object]]) -> None:
+    """Greedy decoding gives the same tokens with and without drafts, request by request."""
+    _, document = ran
+    outputs = document["load"]["outputs"]
+
+    assert outputs["compared"] == outputs["identical"] == 10
+
+
+def test_up_leaves_results_and_a_report(ran: tuple[Path, dict[str, object]]) -> None:
+    """Every document is on disk, and the report is one page that loads nothing from elsewhere."""
+    folder, _ = ran
+    reports = folder / "reports"
+
+    assert {path.name for path in reports.iterdir()} == {
+        "smoke.json",
+        "load.json",
+        "load_records.jsonl",
+        "gate.json",
+        "report.html",
+    }
+    page = (reports / "report.html").read_text()
+    assert "<svg" in page
+    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_up_stops_its_server(ran: tuple[Path, dict[str, object]]) -> None:
+    """Nothing is left running: there is no server to find, and smoke says how to start one."""
+    folder, _ = ran
+    done = specdeploy("smoke", cwd=folder)
+
+    assert done.returncode == 4
+    assert "specdeploy serve" in done.stderr
+
+
+def test_a_second_build_takes_everything_from_the_store(ran: tuple[Path, dict[str, object]]) -> None:
+    """Nothing is compiled twice."""
+    folder, _ = ran
+    before = {path: path.stat().st_mtime_ns for path in (folder / "engines").rglob("model.onnx")}
+    done = specdeploy("build", cwd=folder)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("in the store already") == 2
+    assert before == {path: path.stat().st_mtime_ns for path in (folder / "engines").rglob("model.onnx")}
+
+
+def test_gate_fails_with_exit_code_1(ran: tuple[Path, dict[str, object]]) -> None:
+    """A rule that the measurement breaks ends the command with 1 and names the value."""
+    folder, _ = ran
+    done = specdeploy("gate", "--rule", "request_latency.p50 <= 0.001ms", cwd=folder)
+
+    assert done.returncode == 1
+    assert "request_latency.p50" in done.stdout
+
+
+def test_gate_cannot_pass_what_was_not_measured(ran: tuple[Path, dict[str, object]]) -> None:
+    """A concurrency that nobody measured is no pass: exit code 3."""
+    folder, _ = ran
+    done = specdeploy("gate", "--rule", "speedup@64 >= 0.1", cwd=folder)
+
+    assert done.returncode == 3
+    assert "not measured" in done.stdout
+
+
+def test_gate_refuses_an_unknown_metric(ran: tuple[Path, dict[str, object]]) -> None:
+    """A misspelt metric is an error with the nearest match, not a rule that never fires."""
+    folder, _ = ran
+    done = specdeploy("gate", "--rule", "eror_rate <= 0", cwd=folder)
+
+    assert done.returncode == 2
+    assert "error_rate" in done.stderr
+
+
+def test_up_stops_at_a_gate_that_fails_and_still_reports(ran: tuple[Path, dict[str, object]]) -> None:
+    """A failing gate is the exit code of ``up``; the report is written all the same and shows it."""
+    folder, _ = ran
+    rules = ["--set", "gate.rules=[error_rate <= 0,request_latency.p50 <= 0.001ms]"]
+    done = specdeploy("up", *rules, "--set", "load.pairs=1", "--set", "report.path=failed", cwd=folder)
+
+    assert done.returncode == 1, done.stderr
+    assert "stopped at gate" in done.stderr
+    assert "Gate failed" in (folder / "failed" / "report.html").read_text()

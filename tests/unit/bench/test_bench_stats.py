@@ -1,0 +1,148 @@
+"""Summaries: known answers, and what holds for any numbers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdeploy.bench.metrics import PERCENTILES
+from specdeploy.bench.records import INTERRUPTED, WARMUP_PAIR
+from specdeploy.bench.stats import distribution, summarize
+from tests.unit.bench.simulated import failed, record
+
+VALUES = st.lists(st.floats(0, 1e9), min_size=1, max_size=40)
+
+
+def only(*records):
+    """Return the metrics of records that belong to one arm and concurrency."""
+    (summary,) = summarize(records)
+    return summary.metrics
+
+
+@given(VALUES)
+def test_percentiles_rise_and_stay_within_the_extremes(values: list[float]) -> None:
+    """Min <= p1 <= ... <= p99 <= max, and the average lies between the extremes."""
+    summary = distribution(values, "ms")
+    assert summary is not None
+    chain = [summary["min"], *(summary[f"p{percentile}"] for percentile in PERCENTILES), summary["max"]]
+
+    assert chain == sorted(chain)
+    assert summary["min"] <= summary["avg"] <= summary["max"]
+    assert (summary["count"], summary["min"], summary["max"]) == (len(values), min(values), max(values))
+
+
+@given(VALUES, st.randoms(use_true_random=False))
+def test_the_order_of_requests_does_not_matter(values: list[float], rng) -> None:
+    """A summary is a function of the numbers and not of who was first."""
+    shuffled = values.copy()
+    rng.shuffle(shuffled)
+
+    assert distribution(values, "ms") == distribution(shuffled, "ms")
+
+
+def test_percentiles_interpolate_between_order_statistics() -> None:
+    """Known answer: 1, 2, 3, 4."""
+    assert distribution([4, 1, 3, 2], "ms") == {
+        "unit": "ms",
+        "avg": 2.5,
+        "min": 1.0,
+        "max": 4.0,
+        "p1": pytest.approx(1.03),
+        "p5": pytest.approx(1.15),
+        "p10": pytest.approx(1.3),
+        "p25": 1.75,
+        "p50": 2.5,
+        "p75": 3.25,
+        "p90": pytest.approx(3.7),
+        "p95": pytest.approx(3.85),
+        "p99": pytest.approx(3.97),
+        "std": pytest.approx(1.25**0.5),
+        "count": 4,
+        "sum": 10.0,
+    }
+
+
+def test_no_values_make_no_summary() -> None:
+    """Absent is not zero."""
+    assert distribution([], "ms") is None
+
+
+def test_latencies_of_one_request() -> None:
+    """Known answer: sent 50 ms late, first token after 50 ms, six more tokens in 300 ms."""
+    metrics = only(record(sent_s=0.05))
+
+    assert metrics["time_to_first_token"]["avg"] == pytest.approx(50)
+    assert metrics["time_to_first_token_from_intended"]["avg"] == pytest.approx(100)
+    assert metrics["request_latency"]["avg"] == pytest.approx(350)
+    assert metrics["request_latency_from_intended"]["avg"] == pytest.approx(400)
+    assert metrics["dispatch_lag"]["avg"] == pytest.approx(50)
+    assert metrics["inter_token_latency"]["avg"] == pytest.approx(300 / 6)
+    assert metrics["output_token_throughput_per_user"]["avg"] == pytest.approx(20)
+    assert metrics["inter_chunk_latency"]["count"] == 3
+    assert metrics["inter_chunk_latency"]["avg"] == pytest.approx(100)
+
+
+def test_inter_token_latency_does_not_count_the_tokens_of_the_first_response() -> None:
+    """Three tokens at once, then four more in 300 ms: 75 ms each, where (n - 1) would say 50."""
+    metrics = only(record(chunk_tokens=(3, 2, 1, 1)))
+
+    assert metrics["inter_token_latency"]["avg"] == pytest.approx(75)
+
+
+def test_an_answer_in_one_response_has_no_inter_token_latency() -> None:
+    """Undefined is absent."""
+    metrics = only(record(chunk_s=(0.1,), chunk_tokens=(7,), last_s=0.1, ended_s=0.1))
+
+    assert {"inter_token_latency", "inter_chunk_latency", "output_token_throughput_per_user"} & metrics.keys() == set()
+    assert "time_to_first_token" in metrics
+
+
+def test_throughput_is_over_the_wall_time_of_the_blocks() -> None:
+    """Two overlapping requests of one block, and one of the next: 21 tokens in 0.5 + 0.4 s; the gap does not count."""
+    first = record()
+    second = record(index=1, sent_s=0.1, intended_s=0.1, last_s=0.5, ended_s=0.5)
+    later = record(pair=1, intended_s=9.0, sent_s=9.0, first_s=9.1, last_s=9.4, ended_s=9.4)
+    metrics = only(first, second, later)
+
+    assert metrics["benchmark_duration"]["avg"] == pytest.approx(0.9)
+    assert metrics["output_token_throughput"]["avg"] == pytest.approx(21 / 0.9)
+    assert metrics["request_throughput"]["avg"] == pytest.approx(3 / 0.9)
+
+
+def test_failures_are_counted_under_their_labels_and_their_time_is_not_forgotten() -> None:
+    """A request that failed after 2 s holds the block up for 2 s, and yields no tokens."""
+    (summary,) = summarize([record(), failed("timeout", index=1, ended_s=2.0), failed("connection", index=2)])
+
+    assert summary.errors == {"connection": 1, "timeout": 1}
+    assert summary.metrics["error_rate"]["avg"] == pytest.approx(2 / 3)
+    assert summary.metrics["output_token_throughput"]["avg"] == pytest.approx(7 / 2)
+
+
+def test_an_arm_that_only_failed_has_no_latency_and_no_throughput() -> None:
+    """Nothing succeeded: what is not measured is absent, and the failures are there."""
+    metrics = only(failed(), failed(index=1))
+
+    assert metrics["error_rate"]["avg"] == 1.0
+    assert metrics["request_count"]["avg"] == 0.0
+    assert {"time_to_first_token", "output_token_throughput", "spec_decode_steps"} & metrics.keys() == set()
+
+
+def test_what_does_not_count_changes_nothing() -> None:
+    """Warm-up requests and those that we interrupted leave every number as it is."""
+    noise = (record(pair=WARMUP_PAIR, last_s=99.0), failed(INTERRUPTED, index=5, ended_s=99.0))
+
+    assert only(record(), *noise) == only(record())
+    assert summarize(noise) == ()
+
+
+def test_arms_and_concurrencies_are_kept_apart() -> None:
+    """One summary for each, in order of concurrency, control first."""
+    levels = [(2, "speculation"), (1, "speculation"), (1, "control")]
+    summaries = summarize([record(concurrency=level, arm=arm) for level, arm in levels])
+
+    assert [(summary.concurrency, summary.arm) for summary in summaries] == [
+        (1, "control"),
+        (1, "speculation"),
+        (2, "speculation"),
+    ]

@@ -1,0 +1,124 @@
+"""Rules as strings."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdeploy.bench.metrics import METRICS
+from specdeploy.config.schema import GateConfig
+from specdeploy.errors import ConfigError
+from specdeploy.gate.rules import Rule, convert, parse_rule, parse_rules
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "time_to_first_token.p99 <= 200ms",
+            ("time_to_first_token", "p99", None, "speculation", "<=", 200.0, "ms"),
+        ),
+        ("request_latency@4#control < 1.5 s", ("request_latency", "avg", 4, "control", "<", 1500.0, "ms")),
+        ("error_rate<=1%", ("error_rate", "avg", None, "speculation", "<=", 0.01, "ratio")),
+        ("speedup@1 >= 1.5x", ("speedup", "avg", 1, None, ">=", 1.5, "x")),
+        (
+            "output_token_throughput > 2e1 tokens/s",
+            ("output_token_throughput", "avg", None, "speculation", ">", 20.0, "tokens/sec"),
+        ),
+        (
+            "  spec_decode_acceptance_length >= 2  ",
+            ("spec_decode_acceptance_length", "avg", None, "speculation", ">=", 2.0, "tokens"),
+        ),
+        (
+            "time_to_first_token.count >= 30",
+            ("time_to_first_token", "count", None, "speculation", ">=", 30.0, "requests"),
+        ),
+        (
+            "spec_decode_draft_acceptance_rate.sum >= 5",
+            ("spec_decode_draft_acceptance_rate", "sum", None, "speculation", ">=", 5.0, "ratio"),
+        ),
+    ],
+)
+def test_a_rule_is_read(text: str, expected: tuple) -> None:
+    """Statistic, place and arm may be left out; the limit comes in the metric's own unit."""
+    rule = parse_rule(text)
+
+    assert expected == (rule.metric, rule.stat, rule.concurrency, rule.arm, rule.comparison, rule.limit, rule.unit)
+    assert rule.text == text.strip()
+
+
+def test_the_default_rules_are_rules() -> None:
+    """What ``specdeploy init`` writes can be read."""
+    assert len(parse_rules(GateConfig().rules)) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hinted"),
+    [
+        ("time_to_frist_token <= 1", "unknown metric 'time_to_frist_token'", "'time_to_first_token'"),
+        ("speedupp >= 1", "unknown metric", "'speedup'"),
+        ("time_to_first_token.p98 <= 1", "unknown statistic 'p98'", "'p9"),
+        ("error_rate.p99 <= 1%", "one number for the whole run", "error_rate alone"),
+        ("speedup.p50 >= 1", "has no 'p50'", "speedup alone"),
+        ("speedup#control >= 1", "belongs to neither", "#control"),
+        ("request_latency#controll <= 1", "unknown arm 'controll'", "'control'"),
+        ("request_latency <= 1 mss", "unknown unit 'mss'", "'ms'"),
+        ("request_latency <= 1%", "not a unit", "ms"),
+        ("request_latency <= 1 furlong", "unknown unit", "ms"),
+        ("speedup@0 >= 1", "concurrency '0'", "at least 1"),
+        ("speedup@one >= 1", "concurrency 'one'", "number"),
+        ("spec_decode_per_position_acceptance >= 1", "list by position", "overall_spec_decode"),
+        ("error_rate <= 5", "never more than 1", "5%"),
+        ("error_rate <= -1%", "never negative", "0 or more"),
+        ("speedup >= -2", "never negative", "0 or more"),
+        ("speedup >= 1e999", "not a finite number", "ordinary"),
+        ("speedup >= nan", "malformed", "metric[.statistic]"),
+        ("speedup >= inf", "malformed", "metric[.statistic]"),
+        ("speedup = 1", "malformed", "metric[.statistic]"),
+        ("speedup >= 1.5 >= 1", "malformed", "metric[.statistic]"),
+        ("speedup", "malformed", "metric[.statistic]"),
+        ("", "malformed", "metric[.statistic]"),
+    ],
+)
+def test_a_wrong_rule_is_refused_with_the_cure(text: str, said: str, hinted: str) -> None:
+    """The message has the rule and what is wrong with it; the hint has the nearest name or the shape."""
+    with pytest.raises(ConfigError) as caught:
+        parse_rule(text)
+
+    assert repr(text) in caught.value.message
+    assert said in caught.value.message
+    assert hinted in caught.value.hint
+
+
+def test_no_rules_are_an_error() -> None:
+    """An empty gate would pass everything."""
+    with pytest.raises(ConfigError, match="no rules"):
+        parse_rules([])
+
+
+@given(st.text() | st.from_regex(r"\A[a-z_]{0,20}[.@#]?\w{0,4} ?(<=|>=|<|>) ?-?[0-9.e]{0,6}[a-z%/]{0,3}\Z"))
+def test_any_text_is_a_rule_or_an_error(text: str) -> None:
+    """Fuzzed rules fail in one way only."""
+    try:
+        rule = parse_rule(text)
+    except ConfigError:
+        return
+    assert isinstance(rule, Rule)
+    assert 0 <= rule.limit < float("inf")
+
+
+@pytest.mark.parametrize("key", [key for key, metric in METRICS.items() if metric.kind != "list"])
+def test_every_metric_can_be_gated_in_its_own_unit(key: str) -> None:
+    """The unit that a summary shows is one that a rule may use, and means the same."""
+    unit = METRICS[key].unit
+
+    assert parse_rule(f"{key} <= 0.5 {unit}").limit == parse_rule(f"{key} <= 0.5").limit == 0.5
+
+
+@given(st.floats(0, 1e6))
+def test_conversion_there_and_back(value: float) -> None:
+    """Seconds and milliseconds, shares and percentages."""
+    for one, other in (("s", "ms"), ("min", "us"), ("%", "ratio"), ("tokens/s", "tokens/sec")):
+        there = convert(value, one, other, where="here")
+        assert convert(there, other, one, where="here") == pytest.approx(value)

@@ -1,0 +1,246 @@
+"""What the rules make of a load test."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdeploy.errors import ConfigError
+from specdeploy.gate.rules import parse_rules
+from specdeploy.gate.verdict import evaluate
+from tests.unit.bench.simulated import load_report
+
+SIMULATED = load_report()
+
+
+def document(*, metrics=None, speedup=None, planned=(1,), **changes) -> dict:
+    """A small load.json: metrics of the speculation arm at concurrency 1, and intervals by concurrency."""
+    arms = [{"arm": "speculation", "concurrency": 1, "metrics": metrics or {}}]
+    return {
+        "schema_version": "1.0",
+        "kind": "load",
+        "partial": False,
+        "degraded": False,
+        "plan": {"concurrency": list(planned)},
+        "arms": arms,
+        "speedup": speedup or {},
+        **changes,
+    }
+
+
+def latency(**stats) -> dict:
+    """The request latency with these statistics, in milliseconds."""
+    return {"request_latency": {"unit": "ms", **stats}}
+
+
+def interval(low, high, *, avg=1.5, pairs=5) -> dict:
+    """A speed-up at concurrency 1."""
+    return {"1": {"avg": avg, "ci_low": low, "ci_high": high, "pairs": pairs}}
+
+
+def judge(rule: str, load: dict):
+    """The verdict on a single rule."""
+    return evaluate(parse_rules([rule]), load)
+
+
+@pytest.mark.parametrize(
+    ("rule", "low", "high", "status", "code"),
+    [
+        ("speedup@1 >= 1.4", 1.4, 1.6, "pass", 0),
+        ("speedup@1 > 1.4", 1.4, 1.6, "undecided", 3),
+        ("speedup@1 >= 1.5", 1.4, 1.6, "undecided", 3),
+        ("speedup@1 >= 1.6", 1.4, 1.6, "undecided", 3),
+        ("speedup@1 >= 1.61", 1.4, 1.6, "fail", 1),
+        ("speedup@1 <= 1.6", 1.4, 1.6, "pass", 0),
+        ("speedup@1 <= 1.3", 1.4, 1.6, "fail", 1),
+        ("speedup >= 1.0", None, None, "undecided", 3),
+    ],
+)
+def test_the_speedup_is_decided_by_its_interval(rule, low, high, status, code) -> None:
+    """All of it on the right side passes, all of it on the wrong side fails, anything else is not decided."""
+    verdict = judge(rule, document(speedup=interval(low, high)))
+
+    assert (verdict.status, verdict.exit_code, verdict.rules[0].value) == (status, code, 1.5)
+
+
+def test_an_interval_of_one_pair_is_not_believed() -> None:
+    """Bounds that cannot come from a single pair decide nothing."""
+    assert judge("speedup >= 1", document(speedup=interval(1.4, 1.6, pairs=1))).status == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("rule", "status"),
+    [
+        ("request_latency <= 200ms", "pass"),
+        ("request_latency < 200ms", "fail"),
+        ("request_latency <= 0.1s", "fail"),
+        ("request_latency.p99 <= 300", "pass"),
+        ("request_latency.p90 <= 300", "not_measured"),
+        ("request_latency@1 <= 200ms", "pass"),
+        ("request_latency@2 <= 200ms", "not_measured"),
+        ("request_latency#control <= 200ms", "not_measured"),
+        ("time_to_first_token <= 200ms", "not_measured"),
+        ("speedup@1 >= 1", "not_measured"),
+    ],
+)
+def test_other_rules_compare_values_and_missing_is_never_a_pass(rule: str, status: str) -> None:
+    """Metric, statistic, concurrency or arm: whatever is absent was not measured, and ends with exit code 3."""
+    verdict = judge(rule, document(metrics=latency(avg=200.0, p99=250.0)))
+
+    assert (verdict.status, verdict.exit_code) == (status, {"pass": 0, "fail": 1}.get(status, 3))
+    assert (verdict.rules[0].value is None) == (status == "not_measured")
+
+
+def test_a_stored_unit_is_authoritative() -> None:
+    """A document that says seconds means seconds."""
+    load = document(metrics={"request_latency": {"unit": "s", "avg": 0.2}})
+
+    assert judge("request_latency <= 200ms", load).rules[0].value == pytest.approx(200)
+    assert judge("request_latency <= 199ms", load).status == "fail"
+
+
+def test_without_a_concurrency_a_rule_holds_everywhere() -> None:
+    """The worst place decides and is named; a place that was planned and not measured is no pass."""
+    everywhere = evaluate(parse_rules(["request_latency <= 10s"]), SIMULATED).rules[0]
+    slower = copy.deepcopy(SIMULATED)
+    slower["arms"][3]["metrics"]["request_latency"]["avg"] = 11_000.0
+    missing = {**SIMULATED, "plan": {**SIMULATED["plan"], "concurrency": [1, 2, 8]}}
+
+    assert everywhere.status == "pass"
+    assert everywhere.value == max(arm["metrics"]["request_latency"]["avg"] for arm in SIMULATED["arms"][1::2])
+    worst = judge("request_latency <= 10s", slower).rules[0]
+    assert (worst.status, worst.concurrency, worst.value) == ("fail", 2, 11_000.0)
+    assert judge("request_latency <= 10s", missing).rules[0].status == "not_measured"
+    assert judge("request_latency <= 10s", missing).rules[0].concurrency == 8
+
+
+@pytest.mark.parametrize("flaw", ["partial", "degraded"])
+def test_a_run_that_cannot_be_trusted_never_passes(flaw: str) -> None:
+    """A pass becomes undecided, and the sentence says why; a failure stays a failure."""
+    load = document(metrics=latency(avg=200.0), speedup=interval(1.4, 1.6), stop_reason="the deadline", **{flaw: True})
+
+    for rule in ("request_latency <= 200ms", "speedup >= 1.2"):
+        verdict = judge(rule, load)
+        assert (verdict.status, verdict.exit_code) == ("undecided", 3)
+        assert flaw in verdict.rules[0].reason
+    assert judge("request_latency <= 100ms", load).exit_code == 1
+
+
+def test_one_failure_outweighs_everything() -> None:
+    """Exit code 1 if any rule fails, else 3 if any is open, else 0; every rule is in the verdict, in order."""
+    load = document(metrics=latency(avg=200.0), speedup=interval(1.4, 1.6))
+    rules = ["request_latency <= 1s", "speedup >= 1.5", "request_latency <= 1ms", "error_rate <= 0"]
+    codes = [evaluate(parse_rules(rules[:count]), load).exit_code for count in range(1, 5)]
+    verdict = evaluate(parse_rules(rules), load)
+
+    assert codes == [0, 3, 1, 1]
+    assert [rule.status for rule in verdict.rules] == ["pass", "undecided", "fail", "not_measured"]
+    assert [rule["rule"] for rule in verdict.to_dict(created="now")["rules"]] == rules
+
+
+def test_the_verdict_is_plain_json_with_a_sentence_for_each_rule() -> None:
+    """gate.json holds value, limit, unit and why."""
+    verdict = judge("error_rate <= 0", document(metrics={"error_rate": {"unit": "ratio", "avg": 0.03}}))
+    data = json.loads(json.dumps(verdict.to_dict(created="2026-01-31"), allow_nan=False))
+
+    assert (data["kind"], data["status"], data["exit_code"]) == ("gate", "fail", 1)
+    assert data["rules"][0]["reason"] == (
+        "error_rate of the speculation arm at concurrency 1 is 3 %, which is not <= 0 %."
+    )
+    assert (data["rules"][0]["value"], data["rules"][0]["limit"], data["rules"][0]["unit"]) == (0.03, 0.0, "ratio")
+
+
+def test_a_simulated_run_passes_rules_it_should_and_fails_those_it_should_not() -> None:
+    """The document that the load test really writes is one that the gate really reads."""
+    good = ["error_rate <= 0", "speedup@1 >= 1.1", "spec_decode_acceptance_length >= 2", "dispatch_lag.p99 <= 5ms"]
+
+    assert evaluate(parse_rules(good), SIMULATED).exit_code == 0
+    assert judge("speedup@1 >= 3", SIMULATED).exit_code == 1
+
+
+def test_no_rules_are_an_error() -> None:
+    """Nothing asked is nothing passed."""
+    with pytest.raises(ConfigError, match="no rules"):
+        evaluate((), document())
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {},
+        document(kind="gate"),
+        document(schema_version="2.0"),
+        document(schema_version=1.0),
+        document(schema_version=None),
+        document(arms=None),
+        document(arms=[7]),
+        document(arms=[{"arm": "speculation", "concurrency": True, "metrics": {}}]),
+        document(arms=[{"arm": "speculation", "concurrency": 1}]),
+        document(plan={}),
+        document(planned=("one",)),
+        document(partial="no"),
+        document(degraded=None),
+        document(metrics=latency(avg=float("nan"))),
+        document(metrics=latency(avg=float("inf"))),
+        document(metrics=latency(avg=-1.0)),
+        document(metrics=latency(avg="200")),
+        document(metrics=latency(avg=True)),
+        document(metrics=latency(avg=10**400)),
+        document(metrics={"request_latency": 200.0}),
+        document(metrics={"request_latency": {"avg": 200.0}}),
+        document(metrics={"request_latency": {"unit": "tokens", "avg": 200.0}}),
+        document(metrics={"request_latency": {"unit": "fortnight", "avg": 200.0}}),
+    ],
+)
+def test_a_document_that_cannot_be_trusted_is_an_error(broken: dict) -> None:
+    """Other kinds and schemas, missing parts, and numbers that no measurement yields: never a pass."""
+    with pytest.raises(ConfigError):
+        judge("request_latency <= 300ms", broken)
+
+
+@pytest.mark.parametrize(
+    "speedup",
+    [
+        {"1": 1.5},
+        {"1": {"avg": 1.5, "ci_low": 1.6, "ci_high": 1.4, "pairs": 5}},
+        {"1": {"avg": 1.5, "ci_low": 1.4, "ci_high": None, "pairs": 5}},
+        {"1": {"avg": float("nan"), "ci_low": 1.4, "ci_high": 1.6, "pairs": 5}},
+        {"1": {"avg": 1.5, "ci_low": -1, "ci_high": 1.6, "pairs": 5}},
+        {"1": {"avg": 1.5, "ci_low": 1.4, "ci_high": 1.6}},
+        {"1": {"ci_low": 1.4, "ci_high": 1.6, "pairs": 5}},
+    ],
+)
+def test_an_interval_that_cannot_be_trusted_is_an_error(speedup: dict) -> None:
+    """Bounds out of order, half an interval, no count of pairs."""
+    with pytest.raises(ConfigError):
+        judge("speedup >= 1", document(speedup=speedup))
+
+
+def test_a_share_above_one_is_an_error() -> None:
+    """An acceptance rate of 120 % was not measured."""
+    load = document(metrics={"spec_decode_draft_acceptance_rate": {"unit": "%", "avg": 120}})
+
+    with pytest.raises(ConfigError, match="more than 1"):
+        judge("spec_decode_draft_acceptance_rate >= 50%", load)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=5), children, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(key=st.sampled_from(["schema_version", "kind", "partial", "degraded", "plan", "arms", "speedup"]), value=JSON)
+def test_a_fuzzed_document_never_passes_by_accident(key: str, value: object) -> None:
+    """Whatever stands in one part of a failing document: an error, or no pass."""
+    load = {**document(metrics=latency(avg=500.0), speedup=interval(0.8, 0.9)), key: value}
+    try:
+        verdict = evaluate(parse_rules(["request_latency <= 300ms", "speedup@1 >= 1"]), load)
+    except ConfigError:
+        return
+    assert verdict.exit_code != 0

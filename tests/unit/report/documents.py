@@ -1,0 +1,34 @@
+"""The documents of one whole run, for the reports."""
+
+from __future__ import annotations
+
+from specdeploy.bench.load_report import build_load_report
+from specdeploy.bench.records import records_to_jsonl
+from specdeploy.bench.schedule import LoadSettings, kv_reuse_findings
+from specdeploy.gate.rules import parse_rules
+from specdeploy.gate.verdict import evaluate
+from specdeploy.smoke.report import CheckResult, SmokeReport
+from tests.unit.bench.simulated import CONTEXT, Simulator
+
+RULES = ("error_rate <= 0", "speedup@1 >= 1.2", "speedup@1 >= 1.7", "time_to_first_token.p99@8 <= 200ms")
+
+
+def documents(concurrency=(1, 2), rules=RULES, **changes) -> dict:
+    """Everything that the HTML report takes; replace any of it with ``changes``."""
+    run, plan = Simulator().run(LoadSettings(concurrency=concurrency, pairs=4))
+    load = build_load_report(run, plan, CONTEXT, kv_reuse_findings(plan, max_sequences=8))
+    smoke = SmokeReport(
+        checks=(
+            CheckResult(name="health", status="pass", duration_s=0.01, reason="live and ready, 6 models"),
+            CheckResult(name="lossless", status="fail", duration_s=3.2, reason="differs at token 5 of 32"),
+            CheckResult(name="http", status="skip", duration_s=0.0, reason="not asked for"),
+        )
+    )
+    return {
+        "deployment": dict(CONTEXT.deployment),
+        "load": load,
+        "smoke": smoke.as_dict(),
+        "gate": evaluate(parse_rules(rules), load).to_dict(created="2026-01-31"),
+        "records": records_to_jsonl(run.records),
+        **changes,
+    }

@@ -1,0 +1,236 @@
+"""The HTML report, read as a parser reads it."""
+
+from __future__ import annotations
+
+import html.parser
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdeploy.bench.load_report import build_load_report
+from specdeploy.bench.metrics import METRICS
+from specdeploy.bench.records import LoadRun, records_to_jsonl
+from specdeploy.bench.schedule import LoadSettings
+from specdeploy.errors import ConfigError
+from specdeploy.report.html import render
+from tests.unit.bench.simulated import CONTEXT, Simulator, failed
+from tests.unit.report.documents import documents
+
+VOID = {"meta", "br", "col"}
+DOCUMENTS = documents()
+EVIL = "</title><script>alert('x')</script><img src=x onerror=alert(1)>&\"'\x00\ud800"
+
+
+class Page(html.parser.HTMLParser):
+    """A strict reading: every element is closed in order; keeps ids, attributes and text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict]] = []
+        self.pieces: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        """Note an element."""
+        names = [name for name, _ in attrs]
+        assert len(names) == len(set(names)), f"{tag} has an attribute twice"
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        """Refuse an end that closes something else."""
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        """Note text, the style sheet's apart."""
+        if self.open and self.open[-1] != "style":
+            self.pieces.append(data)
+
+    @property
+    def text(self) -> str:
+        """What a reader sees, its spaces made single."""
+        return " ".join(" ".join(self.pieces).split())
+
+    def named(self, tag: str) -> list[dict]:
+        """Attributes of every element of that name."""
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+PAGE = Page(render(DOCUMENTS))
+
+
+def test_the_page_needs_nothing_else() -> None:
+    """No script, no image, no font, no address that a browser would fetch; the policy forbids what we forgot."""
+    text = render(DOCUMENTS)
+    names = {name for name, _ in PAGE.elements}
+    policy = [meta["content"] for meta in PAGE.named("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
+
+    assert names & {"script", "link", "img", "iframe", "object", "embed", "base", "form"} == set()
+    assert not re.search(r"https?://|url\(|@import|javascript:", text)
+    assert not any({"src", "href", "style"} & attributes.keys() for _, attributes in PAGE.elements)
+    assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
+
+
+def test_the_headline_has_verdict_and_speedup_with_interval() -> None:
+    """The first screen answers: how much faster, how sure, may it ship."""
+    speedup = DOCUMENTS["load"]["speedup"]["1"]
+
+    assert f"{speedup['avg']:.2f}\N{MULTIPLICATION SIGN}" in PAGE.text
+    assert f"95 % interval {speedup['ci_low']:.2f}" in PAGE.text
+    assert "Gate undecided: not measured" in PAGE.text
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        (["error_rate <= 0"], "Gate passed"),
+        (["speedup >= 9"], "Gate failed"),
+        (["speedup@8 >= 1"], "Gate undecided: not measured"),
+    ],
+)
+def test_the_verdict_is_the_gates(rules: list[str], words: str) -> None:
+    """In words and not by colour alone."""
+    assert words in Page(render(documents(rules=rules))).text
+
+
+def test_every_chart_can_be_announced() -> None:
+    """Each picture is an image with a title and a description of its own, and ids are unique."""
+    ids = [attributes["id"] for _, attributes in PAGE.elements if "id" in attributes]
+    pictures = [svg for svg in PAGE.named("svg") if svg.get("aria-hidden") != "true"]
+    labels = [label for svg in pictures for label in svg["aria-labelledby"].split()]
+
+    assert len(ids) == len(set(ids))
+    assert set(labels) <= set(ids)
+    assert all(svg["role"] == "img" for svg in pictures)
+    # paired ratios, throughput, three latencies and two acceptance charts at each of two concurrencies, the timeline
+    assert len(pictures) == 2 + 2 * (3 + 2) + 1
+
+
+def test_coordinates_are_numbers() -> None:
+    """Nothing is drawn at NaN or infinity, nothing with a negative size."""
+    for tag, attributes in PAGE.elements:
+        for key in {"x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "width", "height"} & attributes.keys():
+            if tag != "meta":
+                assert re.fullmatch(r"-?\d+(\.\d+)?", attributes[key]), (tag, attributes)
+        assert not any(attributes.get(key, "").startswith("-") for key in ("width", "height"))
+        assert "nan" not in attributes.get("d", "")
+
+
+def test_every_metric_is_defined_on_the_page() -> None:
+    """Key, formula and when it is undefined."""
+    for metric in METRICS.values():
+        assert metric.key in PAGE.text
+        assert metric.formula in PAGE.text
+
+
+def test_rules_checks_findings_and_circumstances_are_on_the_page() -> None:
+    """What was asked, what was seen, what to beware of, and where it was measured."""
+    for words in (
+        *(rule["reason"] for rule in DOCUMENTS["gate"]["rules"]),
+        *(check["reason"] for check in DOCUMENTS["smoke"]["checks"]),
+        *(finding["message"] for finding in DOCUMENTS["load"]["findings"]),
+        "Example CPU",
+        "ABBA",
+    ):
+        assert words in PAGE.text
+
+
+def test_it_follows_the_readers_light_or_dark() -> None:
+    """Both schemes define the same colours."""
+    style = render(DOCUMENTS)
+    light, dark = (
+        set(re.findall(r"(--[a-z]+):", block)) for block in re.findall(r":root \{(.*?)\}", style, flags=re.DOTALL)
+    )
+
+    assert "prefers-color-scheme: dark" in style
+    assert light == dark
+
+
+def test_text_from_outside_stays_text() -> None:
+    """A name, a reason, a prompt id or an error message that is markup is shown and not obeyed."""
+    poisoned = documents(
+        deployment={"name": EVIL, "profile": EVIL, EVIL: {EVIL: EVIL}},
+        records=records_to_jsonl([failed(EVIL[:30], prompt_id=EVIL[:-1], error_message=EVIL[:-1])]),
+    )
+    poisoned["smoke"]["checks"][0]["reason"] = EVIL
+    poisoned["gate"]["rules"][0]["reason"] = EVIL
+    poisoned["load"]["findings"][0]["message"] = EVIL
+    text = render(poisoned)
+    page = Page(text)
+
+    assert {"script", "img"} & {name for name, _ in page.elements} == set()
+    assert text.encode("utf-8")
+    assert "<script>alert('x')</script>" in page.text
+    assert "\x00" not in text
+
+
+@given(st.text(max_size=40))
+@settings(max_examples=30)
+def test_any_name_is_shown_as_it_is(name: str) -> None:
+    """Whatever a deployment is called, the page stays well-formed."""
+    page = Page(render({"deployment": {"name": name}}))
+
+    assert page.named("html") == [{"lang": "en"}]
+    assert {name for name, _ in page.elements} & {"script", "img"} == set()
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("load", "The load test was not run"),
+        ("smoke", "The smoke test was not run."),
+        ("gate", "No gate was run"),
+        ("records", "The raw records are not here."),
+    ],
+)
+def test_what_was_not_run_is_said(missing: str, words: str) -> None:
+    """A part that is absent is named; the others are shown."""
+    assert words in Page(render({**DOCUMENTS, missing: None})).text
+
+
+def test_nothing_at_all_is_a_page_too() -> None:
+    """Without any document it says that nothing was done."""
+    page = Page(render({}))
+
+    for words in ("Not judged", "The load test was not run", "The smoke test was not run."):
+        assert words in page.text
+
+
+def empty(*records, stop_reason=""):
+    """Documents of a run with only these records."""
+    _, plan = Simulator().run(LoadSettings())
+    load = build_load_report(LoadRun(records=records, stop_reason=stop_reason), plan, CONTEXT)
+    return {"load": load, "records": records_to_jsonl(records)}
+
+
+def test_a_run_in_which_everything_failed() -> None:
+    """No number is invented: not measured where it would stand, the failures by label, and what is missing by name."""
+    page = Page(render(empty(failed("timeout"), failed("timeout", arm="control"), stop_reason="the server is gone")))
+
+    assert "requests failed (1 timeout)" in page.text
+    assert "The load test is partial: the server is gone." in page.text
+    assert "Speed-up not measured" in page.text
+    assert "speculation, concurrency 1" in page.text
+    assert "Time to first token, Time to first token, from the intended send" in page.text
+
+
+def test_a_run_without_any_request() -> None:
+    """The page stands, and says for the planned concurrency that nothing was measured."""
+    page = Page(render(empty(stop_reason="interrupted from the keyboard")))
+
+    assert "Nothing was measured." in page.text
+    assert "both arms, concurrency 1 Speed-up" in page.text
+
+
+@pytest.mark.parametrize("kind", ["load", "smoke", "gate"])
+def test_other_documents_are_refused(kind: str) -> None:
+    """Another kind, another schema, or no object at all is an error that names the part."""
+    for wrong in ([], {"kind": "other"}, {**DOCUMENTS[kind], "schema_version": "9.0"}):
+        with pytest.raises(ConfigError, match=kind):
+            render({**DOCUMENTS, kind: wrong})

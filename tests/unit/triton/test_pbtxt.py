@@ -1,0 +1,95 @@
+"""config.pbtxt: what is written is what is read."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdeploy.errors import ConfigError
+from specdeploy.triton.pbtxt import EnsembleStep, InstanceGroup, ModelConfig, PbtxtError, Tensor, parse, quote, render
+
+# Protobuf strings are Unicode without surrogates.
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+types = st.sampled_from(["TYPE_BOOL", "TYPE_INT32", "TYPE_UINT64", "TYPE_FP16", "TYPE_FP32", "TYPE_STRING"])
+shapes = st.lists(st.integers(-1, 2**40), max_size=4).map(tuple)
+outputs = st.builds(
+    Tensor, name=texts, data_type=types, dims=shapes, reshape=st.none() | shapes, optional=st.just(False)
+)
+inputs = st.builds(
+    Tensor,
+    name=texts,
+    data_type=types,
+    dims=shapes,
+    reshape=st.none() | shapes,
+    optional=st.booleans(),
+    allow_ragged_batch=st.booleans(),
+)
+maps = st.dictionaries(texts, texts, max_size=4)
+steps = st.builds(EnsembleStep, model_name=texts, model_version=st.integers(-1, 9), input_map=maps, output_map=maps)
+configs = st.builds(
+    ModelConfig,
+    name=texts,
+    backend=texts,
+    platform=texts,
+    max_batch_size=st.integers(0, 4096),
+    inputs=st.lists(inputs, max_size=3).map(tuple),
+    outputs=st.lists(outputs, max_size=3).map(tuple),
+    instance_group=st.lists(
+        st.builds(InstanceGroup, count=st.integers(0, 9), kind=st.sampled_from(["KIND_CPU", "KIND_GPU", "KIND_AUTO"])),
+        max_size=2,
+    ).map(tuple),
+    decoupled=st.booleans(),
+    parameters=maps,
+    steps=st.lists(steps, min_size=0, max_size=2).map(tuple),
+    default_model_filename=texts,
+    comments=st.dictionaries(st.just("") | texts, texts, max_size=2),
+)
+
+
+@settings(deadline=None)  # the first example imports protobuf
+@given(configs)
+def test_what_is_rendered_parses_to_the_same_value(config: ModelConfig) -> None:
+    """``parse(render(config)) == config`` for every configuration, whatever its strings hold."""
+    assert parse(render(config)) == config
+
+
+def test_parameters_keep_their_order_and_carry_their_comments() -> None:
+    """Parameters are written in the order given, each under the comment that explains it."""
+    text = render(ModelConfig(name="m", parameters={"z": "1", "a": "2"}, comments={"": "Head.", "a": "Why\ntwo."}))
+
+    assert text.splitlines() == [
+        "# Head.",
+        'name: "m"',
+        "max_batch_size: 0",
+        'parameters { key: "z" value { string_value: "1" } }',
+        "# Why",
+        "# two.",
+        'parameters { key: "a" value { string_value: "2" } }',
+    ]
+
+
+def test_printable_text_stays_readable_and_the_rest_is_escaped() -> None:
+    """A path with an accent can be read in the file; control characters cannot break a line."""
+    assert quote('é/"x"\\\n\x07') == '"é/\\"x\\"\\\\\\n\\007"'
+
+
+def test_a_string_that_is_not_unicode_is_refused() -> None:
+    """An undecodable file name is an error that shows it, not a broken file."""
+    with pytest.raises(ConfigError, match="udcff"):
+        quote("/engines/\udcff")
+
+
+def test_a_broken_file_is_reported_with_its_line() -> None:
+    """An unknown field names itself and its place."""
+    with pytest.raises(PbtxtError, match='no field named "max_batch"') as caught:
+        parse('name: "m"\nbackend: "python"\nmax_batch: 3\n')
+
+    assert (caught.value.line, caught.value.column) == (3, 1)
+
+
+def test_fields_that_we_have_no_use_for_are_accepted() -> None:
+    """NVIDIA's own files parse: fields outside of our type are checked by protobuf and left out."""
+    text = 'name: "m" dynamic_batching { max_queue_delay_microseconds: 5 } input [ { name: "X" dims: [ 1 ] } ]'
+
+    assert parse(text) == ModelConfig(name="m", inputs=(Tensor(name="X", data_type="TYPE_INVALID", dims=(1,)),))

@@ -1,0 +1,255 @@
+"""The draft-target loop against slow references on random table models."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import decoder_loop
+import numpy as np
+import pytest
+from decoder_loop import NO_DRAFT, Answer, DraftTargetLoop, EngineFault, Plan, derive_seed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+from table_engines import TableDraft, TableModel, TableTarget, answer_distribution, greedy_answer
+
+VOCAB = 6
+END = 5
+PROMPT = np.array([1, 2, 3], np.int32)
+
+
+def plan(**changes) -> Plan:
+    """Return a plan that speculates, with changes."""
+    return Plan(**{"max_new_tokens": 12, "num_draft_tokens": 3, "end_id": END, "seed": 7, **changes})
+
+
+def ids_of(groups) -> list[int]:
+    """Return the whole answer."""
+    return [token for group in groups for token in group.answer.ids.tolist()]
+
+
+def right(model):
+    """Draft what the target would write."""
+    return lambda ids, count: greedy_answer(model, ids, count)
+
+
+def wrong(model):
+    """Draft what the target would never write."""
+    return lambda ids, count: [(token + 1) % VOCAB for token in greedy_answer(model, ids, count)]
+
+
+DRAFTS = {
+    "right": right,
+    "wrong": wrong,
+    "empty": lambda model: lambda ids, count: [],
+    "short": lambda model: lambda ids, count: greedy_answer(model, ids, max(count - 1, 1)),
+    "longer than asked": lambda model: lambda ids, count: greedy_answer(model, ids, count + 9),
+    "first right, then wrong": lambda model: lambda ids, count: [*greedy_answer(model, ids, 1), *[0] * (count - 1)],
+}
+
+
+@pytest.mark.parametrize("kind", DRAFTS)
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    drafts=st.integers(1, 9),
+    most=st.integers(1, 20),
+    least=st.integers(0, 6),
+)
+def test_greedy_answers_do_not_depend_on_the_draft(kind, seed, drafts, most, least) -> None:
+    """Whatever is drafted, the answer is the target's own, token for token."""
+    model = TableModel(seed, VOCAB)
+    draft = TableDraft(model, choose=DRAFTS[kind](model))
+    target = TableTarget(model, end_id=END)
+
+    answer = ids_of(
+        DraftTargetLoop(
+            PROMPT, plan(max_new_tokens=most, num_draft_tokens=drafts, min_tokens=min(least, most)), draft, target
+        )
+    )
+
+    assert greedy_answer(model, PROMPT.tolist(), most, END, min(least, most)) == answer
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), slice_tokens=st.integers(0, 5), most=st.integers(1, 20))
+def test_the_target_alone_gives_the_same_answer_in_slices_and_in_one_call(seed, slice_tokens, most) -> None:
+    """How a control is sliced does not show in its answer."""
+    model = TableModel(seed, VOCAB)
+    target = TableTarget(model, end_id=END)
+    alone = plan(num_draft_tokens=0, slice_tokens=slice_tokens, max_new_tokens=most)
+
+    answer = ids_of(DraftTargetLoop(PROMPT, alone, TableDraft(model), target))
+
+    assert greedy_answer(model, PROMPT.tolist(), most, END) == answer
+    if not slice_tokens:
+        assert len(target.calls) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), drafts=st.integers(1, 6), most=st.integers(1, 20))
+def test_calls_never_ask_for_more_than_is_left(seed, drafts, most) -> None:
+    """Drafts leave room for the target's own token, and every draft is verified against the tokens before it."""
+    model, other = TableModel(seed, VOCAB), TableModel(seed + 1, VOCAB)
+    draft, target = TableDraft(other), TableTarget(model, end_id=-1)
+
+    list(DraftTargetLoop(PROMPT, plan(max_new_tokens=most, num_draft_tokens=drafts, end_id=-1), draft, target))
+
+    for call in target.calls:
+        assert len(call["ids"]) + call["count"] <= PROMPT.size + most
+        assert call["count"] == call["drafts"] + 1
+    assert all(1 <= call["count"] <= drafts for call in draft.calls)
+    assert target.calls[0]["drafts"] == 0
+
+
+def test_the_first_token_comes_from_one_target_call_without_drafts() -> None:
+    """The first token leaves before the draft has been asked for anything."""
+    model = TableModel(3, VOCAB)
+    draft, target = TableDraft(model), TableTarget(model)
+
+    first = next(iter(DraftTargetLoop(PROMPT, plan(end_id=-1), draft, target)))
+
+    assert (first.answer.ids.size, first.drafted, draft.calls) == (1, 0, [])
+
+
+def test_a_right_draft_is_accepted_whole_and_a_wrong_one_not_at_all() -> None:
+    """Accepted drafts are those the target agreed with."""
+    model = TableModel(3, VOCAB)
+    accepted = {}
+    for kind in ("right", "wrong"):
+        draft = TableDraft(model, choose=DRAFTS[kind](model))
+        groups = list(DraftTargetLoop(PROMPT, plan(max_new_tokens=13, end_id=-1), draft, TableTarget(model)))
+        accepted[kind] = [(group.drafted, group.accepted) for group in groups]
+
+    assert accepted["right"] == [(0, 0), (3, 3), (3, 3), (3, 3)]
+    assert {0} == {number for _, number in accepted["wrong"]}
+
+
+def test_an_accepted_end_token_counts_as_accepted() -> None:
+    """When the answer is cut after a drafted end token, there is no token of the target's own behind it."""
+    model = TableModel(3, VOCAB)
+    first = greedy_answer(model, PROMPT.tolist(), 3)
+    draft = TableDraft(model, choose=right(model))
+
+    groups = list(DraftTargetLoop(PROMPT, plan(end_id=first[2]), draft, TableTarget(model, end_id=first[2])))
+
+    assert groups[-1].finish_reason == "end_id"
+    assert (groups[-1].accepted, groups[-1].answer.ids.size) == (2, 2)
+
+
+def test_an_engine_that_writes_past_the_end_token_is_cut() -> None:
+    """Nothing after the end token is part of the answer."""
+    model = TableModel(3, VOCAB)
+    past = Answer(ids=np.array([4, END, 2], np.int32), log_probs=np.array([-1, -2, -3], np.float32))
+
+    group = next(iter(DraftTargetLoop(PROMPT, plan(num_draft_tokens=0), TableDraft(model), lambda *_, **__: past)))
+
+    assert (group.answer.ids.tolist(), group.finish_reason) == ([4, END], "end_id")
+    assert group.answer.log_probs.tolist() == [-1, -2]
+
+
+def test_min_tokens_is_uniform_within_every_verify_call() -> None:
+    """No group crosses the point where the end token becomes possible: not every engine is exact across it."""
+    model = TableModel(11, VOCAB)
+    draft, target = TableDraft(model), TableTarget(model, end_id=END)
+
+    list(DraftTargetLoop(PROMPT, plan(min_tokens=6, num_draft_tokens=4), draft, target))
+
+    assert all(call["min_tokens"] in {0, call["count"]} for call in target.calls)
+    assert target.calls[0]["min_tokens"] == 1
+
+
+@pytest.mark.parametrize("slice_tokens", [0, 2])
+def test_a_failing_draft_leaves_the_answer_to_the_target(slice_tokens) -> None:
+    """The request is finished correctly, and says that the draft failed."""
+    model = TableModel(3, VOCAB)
+    draft = TableDraft(model, choose=right(model))
+    draft.fails_at = 2
+    loop = DraftTargetLoop(PROMPT, plan(end_id=-1, slice_tokens=slice_tokens), draft, TableTarget(model))
+
+    groups = list(loop)
+
+    assert greedy_answer(model, PROMPT.tolist(), 12) == ids_of(groups)
+    assert [group.draft_failed for group in groups[:2]] == [False, False]
+    assert all(group.draft_failed and not group.drafted for group in groups[2:])
+    assert (loop.draft_failure, len(draft.calls)) == ("the draft is gone", 2)
+
+
+@pytest.mark.parametrize("ids", [[], [1] * 5], ids=["nothing", "too much"])
+def test_a_target_that_answers_what_was_not_asked_is_a_fault(ids) -> None:
+    """An engine that echoes the prompt or answers nothing is named, not looped over."""
+    answer = Answer(ids=np.array(ids, np.int32))
+    loop = DraftTargetLoop(PROMPT, plan(), TableDraft(TableModel(1, VOCAB)), lambda *_, **__: answer)
+
+    with pytest.raises(EngineFault, match=f"answered {len(ids)} tokens where 1 to 1"):
+        list(loop)
+
+
+def test_a_short_answer_of_a_request_that_cannot_be_continued_is_a_fault() -> None:
+    """A second call would start the penalties anew, so the answer is refused instead of bent."""
+    answer = Answer(ids=np.array([1, 2], np.int32))
+    alone = plan(num_draft_tokens=0, restartable=False)
+
+    with pytest.raises(EngineFault, match="2 of 12 tokens"):
+        list(DraftTargetLoop(PROMPT, alone, TableDraft(TableModel(1, VOCAB)), lambda *_, **__: answer))
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**64 - 1))
+def test_seeds_of_one_request_are_all_different_and_fit_the_tensor(seed) -> None:
+    """No two calls of a request draw the same numbers, and the seeds are the same next time."""
+    seeds = [derive_seed(seed, number, role) for number in range(50) for role in (0, 1)]
+
+    assert len(seeds) == len(set(seeds))
+    assert all(0 <= value < 2**64 for value in seeds)
+    assert seeds == [derive_seed(seed, number, role) for number in range(50) for role in (0, 1)]
+
+
+# Sampling. 3 tokens of a vocabulary of 4 make at most 64 answers, whose probabilities are known exactly.
+
+SAMPLES = 4000
+SMALL = 4
+
+
+def p_value(*, broken: str = "", logits: bool = True, drafts: int = 2) -> float:
+    """Return the chi-square p-value of many sampled answers against the target's exact distribution."""
+    model, other = TableModel(21, SMALL, scale=1.2), TableModel(22, SMALL, scale=1.2)
+    prompt, end = np.array([1, 2], np.int32), 3
+    expected = answer_distribution(model, prompt.tolist(), 3, end)
+    counts: Counter = Counter()
+    for seed in range(SAMPLES):
+        request = plan(max_new_tokens=3, num_draft_tokens=drafts, end_id=end, seed=seed)
+        draft = TableDraft(other, sampled=True, logits=logits)
+        target = TableTarget(model, end_id=end, sampled=True, broken=broken)
+        counts[tuple(ids_of(DraftTargetLoop(prompt, request, draft, target)))] += 1
+    frequent = [answer for answer, p in expected.items() if p * SAMPLES >= 5]
+    seen = [*(counts[answer] for answer in frequent), SAMPLES - sum(counts[answer] for answer in frequent)]
+    due = [*(expected[answer] * SAMPLES for answer in frequent)]
+    return float(chisquare(seen, [*due, SAMPLES - sum(due)]).pvalue)
+
+
+@pytest.mark.parametrize("logits", [True, False], ids=["rejection sampling", "token match"])
+def test_sampled_answers_have_the_targets_distribution(logits) -> None:
+    """Drafts of another model change nothing about how often each answer comes."""
+    assert p_value(logits=logits) > 1e-3
+
+
+@pytest.mark.parametrize("broken", ["accepts all", "resamples from p"])
+def test_a_wrong_acceptance_rule_would_be_noticed(broken) -> None:
+    """The test above has the power to tell a right rule from a wrong one."""
+    assert p_value(broken=broken) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "same", [lambda seed, _round, _role: seed, lambda seed, number, _role: derive_seed(seed, number, 0)]
+)
+def test_seeds_that_correlate_draft_and_target_would_be_noticed(same, monkeypatch) -> None:
+    """Draft and target must not draw the same numbers: the answers would no longer have the target's distribution."""
+    monkeypatch.setattr(decoder_loop, "derive_seed", same)
+
+    assert p_value() < 1e-6
+
+
+def test_no_draft_is_nothing() -> None:
+    """The placeholder carries no token."""
+    assert NO_DRAFT.ids.size == 0
