@@ -23,7 +23,7 @@ _BYTES_PER_WEIGHT: Final = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1.0, 
 _SAME_TOKENIZER: Final = "Take a draft that was made for the target's tokenizer."
 
 
-def check_pair(  # noqa: PLR0913  # all but the two checkpoints are keywords
+def check_pair(  # all but the two checkpoints are keywords
     target: CheckpointInfo,
     draft: CheckpointInfo,
     *,

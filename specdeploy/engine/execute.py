@@ -56,7 +56,7 @@ class Tools:
     versions: Callable[[Iterable[str]], Mapping[str, str]] = host.versions
 
 
-def execute(  # noqa: PLR0913  # all but the plan are keywords
+def execute(  # all but the plan are keywords
     plan: BuildPlan,
     *,
     runner: Runner,

@@ -34,7 +34,7 @@ _DRAIN_READS: Final = 16
 class Runner(Protocol):
     """What runs a build step; tests give a fake one."""
 
-    def run(  # noqa: PLR0913  # all but the command line are keywords
+    def run(  # all but the command line are keywords
         self,
         argv: Sequence[str],
         *,
@@ -80,7 +80,7 @@ class SubprocessRunner:
         self._base_env = base_env
         self._grace_s = grace_s
 
-    def run(  # noqa: PLR0913  # all but the command line are keywords
+    def run(  # all but the command line are keywords
         self,
         argv: Sequence[str],
         *,
