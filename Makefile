@@ -11,9 +11,6 @@ BIN        := $(VENV)/bin
 CHECKPOINT := checkpoints/smollm2-135m-instruct
 DEMO       := build/smollm2-135m.yaml
 
-# The embedded Triton runtime lives beside the toolkit in .venv, in an environment of its own.
-export SPECDEPLOY_CACHE_DIR ?= $(CURDIR)/$(VENV)/cache
-
 # The first Python of our range that really runs (a version manager's shim may exist and still fail).
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
   "$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1 && echo "$$p" && break; done)
@@ -28,7 +25,11 @@ test: install runtime checkpoint  ## Run the tests; a tier that this machine lac
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: install  ## Ruff and mypy --strict.
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@cd specdeploy/cpu/backend && MYPYPATH=. ../../../$(BIN)/mypy --config-file ../../../pyproject.toml --explicit-package-bases \
+	  --exclude '^nothing' model.py tensorrtllm_cpu/*.py
+	@for model in specdeploy/triton/models/*/1; do MYPYPATH=$$model $(BIN)/mypy $$model/*.py; done
 
 bench: install runtime checkpoint  ## Measure what the README claims, as ratios in one run.
 	@$(BIN)/python -m tests.bench $(ARGS)

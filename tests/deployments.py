@@ -19,7 +19,7 @@ target:
 draft:
   checkpoint: draft
 build:
-  max_seq_len: 256
+  max_seq_len: 1024
 repo:
   path: models
 smoke:
@@ -38,7 +38,7 @@ gate:
 
 def write_deployment(folder: Path) -> Path:
     """Write two tiny checkpoints that agree often, and their configuration; return the configuration."""
-    write_tiny_checkpoint(folder / "target", seed=1)
+    write_tiny_checkpoint(folder / "target", seed=1, max_positions=1024)
     perturb_checkpoint(folder / "target", folder / "draft", 0.02)
     config = folder / "specdeploy.yaml"
     config.write_text(CONFIG)

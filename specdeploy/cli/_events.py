@@ -61,7 +61,7 @@ class BuildLines:
         elif isinstance(event, StepStarted):
             self._progress.note(f"{event.engine}: {event.step} (log: {event.log})")
         elif isinstance(event, Published):
-            size = f"{event.size_bytes / 1e6:.0f} MB"
+            size = f"{event.size_bytes / 1e6:.1f} MB"
             self._progress.note(f"{event.engine}: built in {event.duration_s:.1f} s, {size} ({event.key[:16]})")
 
 

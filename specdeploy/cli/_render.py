@@ -75,7 +75,7 @@ def plan_lines(plan: BuildPlan) -> list[str]:
 def engines(built: Built) -> str:
     """Lay out the two engines."""
     rows = [
-        (role, manifest.name, manifest.precision, f"{manifest.size_bytes / 1e6:.0f} MB", str(path))
+        (role, manifest.name, manifest.precision, f"{manifest.size_bytes / 1e6:.1f} MB", str(path))
         for role, manifest, path in (
             ("target", built.target, built.target_path),
             ("draft", built.draft, built.draft_path),

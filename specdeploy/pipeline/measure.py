@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
@@ -23,13 +22,14 @@ from specdeploy.system.clock import SystemClock
 from specdeploy.system.files import write_atomic, write_json_atomic
 from specdeploy.system.host import probe_host
 from specdeploy.triton.client.triton import TritonClient
+from specdeploy.triton.protocol import GenerateRequest
 from specdeploy.triton.repository import names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from specdeploy.bench.driver import Progress, SessionFactory
+    from specdeploy.bench.driver import Progress
     from specdeploy.bench.prompts import PromptSet
     from specdeploy.config.load import LoadedConfig
     from specdeploy.gate.verdict import Verdict
@@ -90,7 +90,10 @@ def load(
         request_timeout_s=wanted.request_timeout_s,
     )
     plan = plan_load(settings, _prompts(loaded))
-    run = run_load(plan, _session_factory(endpoints, wanted.request_timeout_s), clock, on_progress)
+    with _client(endpoints, wanted.request_timeout_s) as client:
+        # Asks for the front door's inputs now, so that no measured request waits for them.
+        client.encode(GenerateRequest(prompt="warm", max_tokens=1))
+        run = run_load(plan, client.session, clock, on_progress)
     findings = (*kv_reuse_findings(plan, max_sequences=config.build.max_batch_size), *prompt_findings(plan))
     context = RunContext(created=clock.now_iso(), deployment=deployment(loaded), environment=probe_host().as_dict())
     document = build_load_report(run, plan, context, findings)
@@ -140,15 +143,6 @@ def report(loaded: LoadedConfig) -> Path:
 
 def _client(endpoints: Addresses, timeout_s: float) -> TritonClient:
     return TritonClient(endpoints.http_url, endpoints.grpc_url, metrics_url=endpoints.metrics_url, timeout_s=timeout_s)
-
-
-def _session_factory(endpoints: Addresses, timeout_s: float) -> SessionFactory:
-    @contextlib.contextmanager
-    def session() -> Iterator[Any]:
-        with _client(endpoints, timeout_s) as client, client.session() as stream:
-            yield stream
-
-    return session
 
 
 def _prompts(loaded: LoadedConfig) -> PromptSet:

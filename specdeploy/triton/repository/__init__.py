@@ -123,6 +123,7 @@ def _engine_facts(role: str, manifest: EngineManifest) -> dict[str, Any]:
         "name": manifest.name,
         "profile": manifest.profile,
         "precision": manifest.precision,
+        "size_bytes": manifest.size_bytes,
         "checkpoint": manifest.checkpoint_name,
         "vocab_size": manifest.vocab_size,
         "max_seq_len": manifest.max_seq_len,

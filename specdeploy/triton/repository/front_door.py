@@ -77,5 +77,8 @@ def _union(release: str) -> tuple[Tensor, ...]:
     found: dict[str, Tensor] = {}
     for tensor in (*models["ensemble"].inputs, *models["tensorrt_llm_bls"].inputs):
         if tensor.name not in _NOT_TEXT:
-            found.setdefault(tensor.name, dataclasses.replace(tensor, reshape=None, allow_ragged_batch=False))
+            plain = dataclasses.replace(tensor, reshape=None, allow_ragged_batch=False)
+            # Also text_input and max_tokens, which NVIDIA's templates require: `preprocessing` misses them by name,
+            # where Triton only counts and may not answer at all.
+            found.setdefault(tensor.name, dataclasses.replace(plain, optional=True))
     return tuple(found.values())

@@ -39,9 +39,11 @@ def _tensor(name: str, kind: str, *dims: int, optional: bool = False) -> Tensor:
     return Tensor(name=name, data_type=f"TYPE_{kind}", dims=dims, optional=optional)
 
 
+# Optional to Triton, required by the model: Triton only counts inputs, and where another one makes up the count an
+# ensemble without a required one ends with no response at all. The model says which one is missing.
 _PREPROCESSING_INPUTS: Final = (
-    _tensor("QUERY", "STRING", 1),
-    _tensor("REQUEST_OUTPUT_LEN", "INT32", 1),
+    _tensor("QUERY", "STRING", 1, optional=True),
+    _tensor("REQUEST_OUTPUT_LEN", "INT32", 1, optional=True),
     _tensor("BAD_WORDS_DICT", "STRING", -1, optional=True),
     _tensor("STOP_WORDS_DICT", "STRING", -1, optional=True),
     _tensor("EMBEDDING_BIAS_WORDS", "STRING", -1, optional=True),
@@ -60,7 +62,7 @@ _PREPROCESSING_OUTPUTS: Final = (
     _tensor("OUT_PAD_ID", "INT32", 1),
 )
 _DECODER_INPUTS: Final = (
-    _tensor("text_input", "STRING", 1),
+    _tensor("text_input", "STRING", 1, optional=True),
     _tensor("input_ids", "INT32", -1),
     _tensor("input_lengths", "INT32", 1),
     _tensor("request_output_len", "INT32", 1),

@@ -19,6 +19,7 @@ import hashlib
 import os
 import platform
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -112,10 +113,16 @@ class Runtime:
 
 
 def cache_dir() -> Path:
-    """Return the folder that runtimes are kept in: $SPECDEPLOY_CACHE_DIR, or ``specdeploy`` in the user's cache."""
+    """Return the folder that runtimes are kept in.
+
+    $SPECDEPLOY_CACHE_DIR where it is set; else ``cache`` in the virtual environment that we run in, so that both are
+    made and deleted together; else ``specdeploy`` in the user's cache.
+    """
     chosen = os.environ.get("SPECDEPLOY_CACHE_DIR")
     if chosen:
         return Path(chosen).expanduser().absolute()
+    if sys.prefix != sys.base_prefix:
+        return Path(sys.prefix) / "cache"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specdeploy"
 
 

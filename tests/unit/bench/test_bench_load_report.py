@@ -67,8 +67,10 @@ def test_nothing_measured_is_still_a_document() -> None:
 
 def test_a_control_that_speculates_is_no_control() -> None:
     """If num_draft_tokens 0 is ignored there is no speed-up to report."""
-    document = report(*(dataclasses.replace(item, arm="control") for item in RUN.records))
+    counts = {"num_spec_steps": 3, "draft_tokens": 12, "accepted_tokens": 3, "histogram": (0, 3, 0, 0, 0)}
+    document = report(*(dataclasses.replace(item, **counts) for item in RUN.records))
 
+    assert report(*RUN.records)["speedup"]
     assert "load.control-speculates" in codes(document)
     assert document["speedup"] == {}
 

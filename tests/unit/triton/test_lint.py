@@ -107,7 +107,7 @@ ERRORS = {
         "ensemble.unknown-tensor",
     ),
     "required input not fed": (
-        replace(ENSEMBLE, '    input_map { key: "QUERY" value: "text_input" }\n', ""),
+        replace(ENSEMBLE, '    input_map { key: "input_lengths" value: "_REQUEST_INPUT_LEN" }\n', ""),
         "ensemble.input-missing",
     ),
     "input that goes nowhere": (

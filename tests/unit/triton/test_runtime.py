@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -163,10 +164,15 @@ def test_ready_json_says_what_was_installed(tmp_path, python) -> None:
 
 
 def test_the_cache_folder_can_be_chosen(monkeypatch, tmp_path) -> None:
-    """$SPECDEPLOY_CACHE_DIR wins, then $XDG_CACHE_HOME, then ~/.cache."""
+    """$SPECDEPLOY_CACHE_DIR wins, then the virtual environment that we run in, then $XDG_CACHE_HOME, then ~/.cache."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("SPECDEPLOY_CACHE_DIR", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    monkeypatch.setattr(sys, "prefix", "/home/somebody/venv")
+    assert cache_dir() == Path("/home/somebody/venv/cache")
+
+    monkeypatch.setattr(sys, "prefix", "/usr")
     assert cache_dir() == tmp_path / "home" / ".cache" / "specdeploy"
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))

@@ -8,8 +8,10 @@ decided is in its ``decoder_*`` siblings, which know nothing of Triton but for `
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import threading
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from decoder_request import DecodeRequest, Tensor
 
 _FINAL: Final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+_CANCEL_CHECK_S: Final = 0.01
+"""Asking whether a request is cancelled is a message to the server and back, a tenth of a short round."""
 
 
 class TritonPythonModel:
@@ -87,7 +92,7 @@ class TritonPythonModel:
             TritonDraft(self._settings.draft_model, decoding, request.request_id()),
             TritonTarget(self._settings.target_model, decoding, request.request_id()),
         )
-        for response in respond(loop, decoding, self._vocabulary, sender.is_cancelled):
+        for response in respond(loop, decoding, self._vocabulary, _CancelCheck(sender)):
             outputs = _outputs(response, decoding)
             # The stub may not free a tensor before it is sent, and not one that nobody asked for: hence the named
             # list, and only wanted tensors in it.
@@ -101,6 +106,21 @@ class TritonPythonModel:
         for name in decoding.pass_through:
             if name not in self._outputs:
                 raise RequestError(f"return_{name} is not offered: this deployment has no output {name!r}")
+
+
+class _CancelCheck:
+    """Asks the server whether a request is cancelled, but not more often than is worth it."""
+
+    def __init__(self, sender: ResponseSender) -> None:
+        self._sender = sender
+        self._asked_s = -math.inf
+
+    def __call__(self) -> bool:
+        now_s = time.monotonic()
+        if now_s - self._asked_s < _CANCEL_CHECK_S:
+            return False
+        self._asked_s = now_s
+        return bool(self._sender.is_cancelled())
 
 
 def _send_error(sender: ResponseSender, message: str, code: int) -> None:

@@ -1,0 +1,176 @@
+"""The generated repository over the CPU engines of two tiny checkpoints: what only real engines can show."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import urllib.request
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdeploy.config.schema import BuildConfig, DeployConfig, ModelConfig
+from specdeploy.engine.profile import EngineManifest
+from specdeploy.triton.client import TritonClient
+from specdeploy.triton.protocol import GenerateRequest, join_chunks
+from specdeploy.triton.repository import build_repository
+from specdeploy.triton.server import TritonServer
+from specdeploy.triton.sources import model_sources, tokenizer_files
+from tests.tiny import perturb_checkpoint, write_tiny_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from specdeploy.triton.server import RunningServer
+
+pytestmark = [pytest.mark.triton, pytest.mark.cpu]
+
+PROMPTS = ("the quick brown fox", "def main():", "a\n\nb", "0123456789 " * 4)
+VOCAB = 300
+
+
+def compile_engine(checkpoint: Path, output: Path) -> str:
+    """Compile a checkpoint as the build does; return the engine's path."""
+    argv = [sys.executable, "-m", "specdeploy.cpu.compile", "--checkpoint", str(checkpoint), "--precision", "fp32"]
+    subprocess.run([*argv, "--output", str(output), "--threads", "1"], check=True, timeout=120, capture_output=True)
+    return str(output)
+
+
+def manifest() -> EngineManifest:
+    """Return a manifest with what the repository is made from."""
+    values = {field.name: 1 for field in dataclasses.fields(EngineManifest)}
+    texts = dict.fromkeys(("key", "name", "profile", "precision", "checkpoint_name", "checkpoint_fingerprint"), "tiny")
+    lists = {"eos_token_ids": (2,), "files": (), "argv": (), "tool_versions": {}, "created": ""}
+    return EngineManifest(**{**values, **texts, **lists, "vocab_size": VOCAB})
+
+
+@pytest.fixture(scope="module")
+def server(triton_runtime, tmp_path_factory) -> Iterator[RunningServer]:
+    """A server that all tests of this file share."""
+    folder = tmp_path_factory.mktemp("decoder-cpu")
+    target = write_tiny_checkpoint(folder / "target", vocab=VOCAB)
+    draft = perturb_checkpoint(target, folder / "draft", 0.02)
+    tree = build_repository(
+        DeployConfig(
+            name="tiny",
+            target=ModelConfig(checkpoint="target"),
+            draft=ModelConfig(checkpoint="draft"),
+            build=BuildConfig(max_seq_len=256),
+        ),
+        manifest(),
+        manifest(),
+        engine_paths={
+            "target": compile_engine(target, folder / "engine-target"),
+            "draft": compile_engine(draft, folder / "engine-draft"),
+        },
+        tokenizer_files=tokenizer_files(target),
+        sources=model_sources(),
+    )
+    for name, data in tree.items():
+        (folder / "models" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "models" / name).write_bytes(data)
+    with TritonServer(triton_runtime, folder / "models", run_dir=folder / "run") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server) -> Iterator[TritonClient]:
+    """A client of it."""
+    with TritonClient(server.endpoints.http_url, server.endpoints.grpc_url, timeout_s=60) as connected:
+        yield connected
+
+
+def ask(prompt: str = PROMPTS[0], tokens: int = 32, **fields) -> GenerateRequest:
+    """Build a request."""
+    return GenerateRequest(prompt=prompt, max_tokens=tokens, **fields)
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_greedy_answers_are_the_targets_own(client, prompt) -> None:
+    """Drafted or not, streamed or not, the ids are the same, and drafting is worth something."""
+    control = client.generate_http(ask(prompt, num_draft_tokens=0))
+
+    for drafts in (1, 4, 9):
+        answer = client.generate_http(ask(prompt, num_draft_tokens=drafts))
+        streamed = join_chunks(list(client.stream_grpc(ask(prompt, num_draft_tokens=drafts))))
+
+        assert (control.ids, control.text) == (answer.ids, answer.text) == (streamed.ids, streamed.text)
+        assert answer.bypass_reason == ""
+        assert answer.total_draft_tokens > 0
+    assert control.ids == join_chunks(list(client.stream_grpc(ask(prompt, num_draft_tokens=0)))).ids
+
+
+def test_a_draft_that_resembles_the_target_is_accepted(client) -> None:
+    """Verification really takes several tokens at a time."""
+    answers = [client.generate_http(ask(prompt)) for prompt in PROMPTS]
+
+    assert sum(a.total_accepted_draft_tokens for a in answers) > sum(a.num_spec_steps for a in answers)
+
+
+@pytest.mark.parametrize("logits", [True, False])
+def test_sampled_answers_repeat_for_a_seed(client, logits) -> None:
+    """Rejection sampling and token match run in the engine, reproducibly."""
+    request = ask(temperature=0.8, top_p=0.9, seed=11, extra={"use_draft_logits": logits})
+    first, again = client.generate_http(request), join_chunks(list(client.stream_grpc(request)))
+    other = client.generate_http(dataclasses.replace(request, seed=12))
+
+    assert first.ids == again.ids != other.ids
+    assert (first.bypass_reason, first.num_output_tokens) == ("", len(first.ids))
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"min_tokens": 12, "end_id": 40},
+        {"bad_words": ["e"]},
+        {"embedding_bias_words": ["e", "t"], "embedding_bias_weights": [-20.0, 3.0]},
+    ],
+    ids=["min_tokens", "bad_words", "embedding_bias"],
+)
+def test_inputs_that_every_token_obeys_keep_speculation_exact(client, extra) -> None:
+    """Greedy ids under these inputs are the same with drafts and without."""
+    on, off = (client.generate_http(ask(num_draft_tokens=drafts, extra=extra)) for drafts in (4, 0))
+
+    assert on.ids == off.ids
+    assert (on.bypass_reason, off.bypass_reason) == ("", "requested")
+
+
+def test_penalties_are_decoded_by_the_target(client) -> None:
+    """A penalty counts over the whole answer, streamed or not, and changes it."""
+    request = ask(extra={"repetition_penalty": 1.5})
+    answer, streamed = client.generate_http(request), join_chunks(list(client.stream_grpc(request)))
+
+    assert answer.bypass_reason == "repetition_penalty"
+    assert answer.ids == streamed.ids
+    assert answer.ids != client.generate_http(ask()).ids
+
+
+def log_probabilities(server: RunningServer, drafts: int) -> tuple[list[float], float]:
+    """Return the log probability of every id of an answer, and their sum as the server says."""
+    body = ask(num_draft_tokens=drafts, stream=False, extra={"return_log_probs": True}).to_json()
+    url = f"http://{server.endpoints.http_url}/v2/models/ensemble/generate"
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode()), timeout=30) as reply:
+        answer = json.load(reply)
+    assert len(answer["output_log_probs"]) == answer["num_output_tokens"]
+    return answer["output_log_probs"], answer["cum_log_probs"]
+
+
+def test_log_probabilities_are_those_of_the_target_alone(server) -> None:
+    """Every id has one, whether it was drafted or not, and they add up."""
+    (on, on_sum), (off, off_sum) = log_probabilities(server, 4), log_probabilities(server, 0)
+
+    assert on == pytest.approx(off, abs=1e-3)
+    assert (sum(on), sum(off)) == pytest.approx((on_sum, off_sum), abs=1e-3)
+    assert all(value <= 0 for value in on)
+
+
+def test_a_prompt_and_answer_that_fill_the_engines(client) -> None:
+    """At the engines' limit every token of room is used, drafted or not."""
+    used = client.generate_http(ask("a" * 150, 1)).num_input_tokens
+    on, off = (client.generate_http(ask("a" * 150, 256 - used, num_draft_tokens=drafts)) for drafts in (4, 0))
+
+    assert on.ids == off.ids
+    assert (used + len(on.ids), on.finish_reason) in {(256, "length"), (used + len(on.ids), "end_id")}
