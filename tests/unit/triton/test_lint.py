@@ -218,9 +218,9 @@ WARNINGS = {
     ),
     "optional input that a step requires": (
         replace(
-            ENSEMBLE,
-            '"max_tokens" data_type: TYPE_INT32 dims: [1]',
-            '"max_tokens" data_type: TYPE_INT32 dims: [1] optional: true',
+            PREPROCESSING,
+            '"REQUEST_OUTPUT_LEN" data_type: TYPE_INT32 dims: [1] optional: true',
+            '"REQUEST_OUTPUT_LEN" data_type: TYPE_INT32 dims: [1]',
         ),
         {"ensemble.optional-differs"},
     ),
