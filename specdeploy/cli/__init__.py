@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
-import traceback
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
@@ -100,6 +99,8 @@ def run(argv: Sequence[str] | None = None) -> int:
         click.echo("specdeploy: terminated; what was started has been stopped", err=True)
         return 128 + signal.SIGTERM
     except Exception:  # noqa: BLE001 - the last line of defence: whatever comes here is our bug, and says so
+        import traceback
+
         traceback.print_exc()
         click.echo("specdeploy: this is a bug in specdeploy; please report it with the lines above", err=True)
         return EXIT_BUG

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import click
 
@@ -21,8 +20,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ServerChoice:
+# A named tuple: importing dataclasses would cost --help a few milliseconds.
+class ServerChoice(NamedTuple):
     """What the command line said about the server.
 
     Args:
@@ -53,12 +52,21 @@ class ServerChoice:
         if self.http is not None and self.grpc is not None:
             if self.serve:
                 raise ConfigError("--serve starts a server, --http names another one", hint="give one of the two")
+            for option, address in (("--http", self.http), ("--grpc", self.grpc), ("--metrics", self.metrics)):
+                _check_address(option, address)
             yield serving.Addresses(http_url=self.http, grpc_url=self.grpc, metrics_url=self.metrics)
         elif self.serve:
             with serving.serve(loaded, on_line=_render.Progress().note) as running:
                 yield serving.addresses(running)
         else:
             yield serving.find_running(loaded)
+
+
+def _check_address(option: str, address: str | None) -> None:
+    host, _, port = (address or "localhost:1").rpartition(":")
+    plain = host and (":" not in host or host.startswith("["))
+    if not plain or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise ConfigError(f"{option} {address!r} is no address", hint="write host:port, such as 127.0.0.1:8000")
 
 
 def at_server(command: Callable[..., R]) -> Callable[..., R]:

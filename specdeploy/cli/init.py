@@ -19,7 +19,14 @@ def command(path: Path, name: str, target: str, draft: str, force: bool) -> None
     from specdeploy.errors import ConfigError
     from specdeploy.system.files import write_atomic
 
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder", hint=f"name the file, such as {path / 'specdeploy.yaml'}")
     if path.exists() and not force:
         raise ConfigError(f"{path} exists already", hint="name another file, or overwrite it with --force")
-    write_atomic(path, render_template(name=name, target=target, draft=draft))
+    try:
+        write_atomic(path, render_template(name=name, target=target, draft=draft))
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}", hint="name a file in another folder"
+        ) from error
     click.echo(f"wrote {path}; next: specdeploy check --config {path}", err=True)

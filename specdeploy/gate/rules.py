@@ -118,6 +118,7 @@ def parse_rule(text: str) -> Rule:
     unit = metric.unit_of(stat)
     limit = convert(float(match["number"]), match["unit"] or unit, unit, where=f"gate rule {text!r}")
     _check_limit(limit, metric, stat, text)
+    _check_decides(match["comparison"], limit, metric.largest(stat), text)
     return Rule(
         text=text.strip(),
         metric=metric.key,
@@ -224,6 +225,15 @@ def _check_limit(limit: float, metric: Metric, stat: str, text: str) -> None:
             f"gate rule {text!r}: {metric.key} is never more than {largest:g}",
             hint=f"Write a share from 0 to {largest:g}, or a percentage such as {limit:g}%.",
         )
+
+
+def _check_decides(comparison: str, limit: float, largest: float | None, text: str) -> None:
+    """Refuse rules at the edge of what a metric can be, which every run keeps or every run breaks."""
+    always = (comparison == ">=" and limit == 0) or (comparison == "<=" and limit == largest)
+    never = (comparison == "<" and limit == 0) or (comparison == ">" and limit == largest)
+    if always or never:
+        verb = "keeps" if always else "breaks"
+        raise ConfigError(f"gate rule {text!r}: every run {verb} it", hint="Write a limit that decides something.")
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:

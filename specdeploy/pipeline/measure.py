@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.driver import run_load
 from specdeploy.bench.load_report import RunContext, build_load_report
@@ -26,15 +26,32 @@ from specdeploy.triton.protocol import GenerateRequest
 from specdeploy.triton.repository import names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from specdeploy.bench.driver import Progress
     from specdeploy.bench.prompts import PromptSet
+    from specdeploy.bench.schedule import LoadPlan
     from specdeploy.config.load import LoadedConfig
     from specdeploy.gate.verdict import Verdict
     from specdeploy.pipeline.serving import Addresses
     from specdeploy.smoke.report import CheckResult, SmokeReport
+
+
+# Rules whose evaluation reads every part of a load document that the gate trusts.
+_READABLE: Final = ("error_rate <= 0", "speedup >= 1", "overall_spec_decode_acceptance_length >= 1")
+
+
+def preflight(loaded: LoadedConfig) -> None:
+    """Read everything that the measurements take from the user, and measure nothing.
+
+    Raises:
+        ConfigError: The load plan, the prompts or a gate rule cannot be used.
+    """
+    _plan(loaded)
+    rules = parse_rules(loaded.config.gate.rules)
+    if not rules:
+        raise ConfigError("the gate has no rules", hint="list at least one under gate.rules")
 
 
 def smoke(
@@ -77,20 +94,8 @@ def load(
         ServerFault: the server is not there.
     """
     config, clock = loaded.config, SystemClock()
-    wanted = config.load
-    settings = LoadSettings(
-        concurrency=wanted.concurrency,
-        requests=wanted.requests,
-        pairs=wanted.pairs,
-        warmup_requests=wanted.warmup_requests,
-        max_tokens=wanted.max_tokens,
-        temperature=wanted.temperature,
-        top_p=wanted.top_p,
-        seed=wanted.seed,
-        request_timeout_s=wanted.request_timeout_s,
-    )
-    plan = plan_load(settings, _prompts(loaded))
-    with _client(endpoints, wanted.request_timeout_s) as client:
+    plan = _plan(loaded)
+    with _client(endpoints, config.load.request_timeout_s) as client:
         # Asks for the front door's inputs now, so that no measured request waits for them.
         client.encode(GenerateRequest(prompt="warm", max_tokens=1))
         run = run_load(plan, client.session, clock, on_progress)
@@ -137,8 +142,39 @@ def report(loaded: LoadedConfig) -> Path:
             hint="run `specdeploy smoke` and `specdeploy load` first",
         )
     records = place.records_jsonl.read_text(encoding="utf-8") if place.records_jsonl.is_file() else None
-    write_atomic(place.report_html, render({"deployment": deployment(loaded), **documents, "records": records}))
+    write_atomic(place.report_html, _rendered({"deployment": deployment(loaded), **documents, "records": records}))
     return place.report_html
+
+
+def _rendered(documents: Mapping[str, Any]) -> str:
+    """Render the report; a document that was damaged or edited by hand is the user's to replace, not a bug of ours."""
+    load_document = documents["load"]
+    if load_document is not None:
+        # The gate's reader refuses what cannot be trusted (NaN, other types); a report must not publish it either.
+        evaluate(parse_rules(_READABLE), load_document)
+    try:
+        return render(documents)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"a result document is damaged: {type(error).__name__}: {error}",
+            hint="measure again with `specdeploy smoke` and `specdeploy load`",
+        ) from error
+
+
+def _plan(loaded: LoadedConfig) -> LoadPlan:
+    wanted = loaded.config.load
+    settings = LoadSettings(
+        concurrency=wanted.concurrency,
+        requests=wanted.requests,
+        pairs=wanted.pairs,
+        warmup_requests=wanted.warmup_requests,
+        max_tokens=wanted.max_tokens,
+        temperature=wanted.temperature,
+        top_p=wanted.top_p,
+        seed=wanted.seed,
+        request_timeout_s=wanted.request_timeout_s,
+    )
+    return plan_load(settings, _prompts(loaded))
 
 
 def _client(endpoints: Addresses, timeout_s: float) -> TritonClient:
@@ -192,8 +228,12 @@ def _optional(path: Path) -> dict[str, Any] | None:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read as JSON: {error}", hint="measure again") from error
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}", hint="report.path must be a folder that we may write to"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not JSON: {error}", hint="measure again") from error
     if not isinstance(document, dict):
         raise ConfigError(f"{path} holds {type(document).__name__} where an object belongs", hint="measure again")
     return document

@@ -83,10 +83,13 @@ def up(loaded: LoadedConfig, watcher: Watcher) -> Outcome:
     """Run check, build, repo, lint, serve, smoke, load, gate and report.
 
     Raises:
+        ConfigError: A gate rule or the prompts cannot be read; nothing has run yet.
         SpecdeployError: A stage before the measurements failed, or the server did not start.
     """
     started = time.monotonic()
     place = workspace(loaded)
+    # A rule or a prompt file that cannot be read is better known before the minutes of building and measuring.
+    measure.preflight(loaded)
     built = _prepare(loaded, watcher)
     # Results of an earlier run must not be taken for this one's.
     for stale in (place.smoke_json, place.load_json, place.records_jsonl, place.gate_json, place.report_html):

@@ -5,29 +5,31 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 from statistics import median
 
 REPEATS = 15
 
 
-def _seconds(arguments: list[str]) -> float:
+def _seconds(command: list[str]) -> float:
     started = time.perf_counter()
-    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL, timeout=60)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
     return time.perf_counter() - started
 
 
 def rows() -> list[tuple[str, float]]:
     """Return the start-up ratios; the three programs take turns."""
+    script = str(Path(sys.executable).with_name("specdeploy"))
     programs = {
-        "python": ["-c", "pass"],
-        "click": ["-c", "import click"],
-        "group": ["-m", "specdeploy", "--help"],
-        "command": ["-m", "specdeploy", "load", "--help"],
+        "python": [sys.executable, "-c", "pass"],
+        "click": [sys.executable, "-c", "import click"],
+        "group": [script, "--help"],
+        "command": [script, "load", "--help"],
     }
     taken: dict[str, list[float]] = {name: [] for name in programs}
     for _ in range(REPEATS):
-        for name, arguments in programs.items():
-            taken[name].append(_seconds(arguments))
+        for name, command in programs.items():
+            taken[name].append(_seconds(command))
     middle = {name: median(values) for name, values in taken.items()}
     return [
         ("specdeploy --help / python -c pass", middle["group"] / middle["python"]),

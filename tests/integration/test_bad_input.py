@@ -98,6 +98,49 @@ def test_check_reports_every_finding_as_json(folder: Path) -> None:
     assert len({finding["code"] for finding in document["findings"] if finding["severity"] == "error"}) > 1
 
 
+@pytest.mark.parametrize("path", [".", "specdeploy.yaml/other.yaml"])
+def test_init_where_no_file_can_be(folder: Path, path: str) -> None:
+    """A folder, or a file where a folder is needed, is named: exit code 2."""
+    done = specdeploy("init", path, "--force", cwd=folder)
+
+    assert done.returncode == 2
+    assert path in done.stderr
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[" * 100_000, "7", '{"kind": "load", "schema_version": "1.0", "arms": 7}', '{"kind": "smoke"}'],
+    ids=["nested", "number", "arms", "smoke"],
+)
+@pytest.mark.parametrize("command", ["gate", "report"])
+def test_damaged_results(folder: Path, command: str, content: str) -> None:
+    """A load.json that is no load document is refused by name, by the gate and by the report alike."""
+    (folder / "reports").mkdir()
+    (folder / "reports" / "load.json").write_text(content)
+    done = specdeploy(command, cwd=folder)
+
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "reports" / "report.html").exists()
+
+
+def test_a_rule_that_cannot_be_read_stops_up_before_anything_is_built(folder: Path) -> None:
+    """``up`` reads the gate's rules first: a typo must not cost the minutes of a build and a load test."""
+    done = specdeploy("up", "--set", "gate.rules=[eror_rate <= 0]", cwd=folder)
+
+    assert done.returncode == 2
+    assert "error_rate" in done.stderr
+    assert not (folder / "engines").exists()
+
+
+def test_an_address_that_is_none(folder: Path) -> None:
+    """A malformed server address is a usage error, not a lost server."""
+    done = specdeploy("smoke", "--http", "a:b:9", "--grpc", "localhost:8001", cwd=folder)
+
+    assert done.returncode == 2
+    assert "a:b:9" in done.stderr
+
+
 @pytest.mark.cpu
 def test_a_foreign_directory_is_not_overwritten(prepared: Path, tmp_path: Path) -> None:
     """A repository path that holds somebody's files is left alone."""

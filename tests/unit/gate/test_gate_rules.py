@@ -122,3 +122,10 @@ def test_conversion_there_and_back(value: float) -> None:
     for one, other in (("s", "ms"), ("min", "us"), ("%", "ratio"), ("tokens/s", "tokens/sec")):
         there = convert(value, one, other, where="here")
         assert convert(there, other, one, where="here") == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["error_rate >= 0", "speedup >= 0", "error_rate <= 100%", "request_latency < 0ms"])
+def test_a_rule_that_every_run_keeps_or_breaks_is_refused(text):
+    """A gate that can never fire, or always does, is an error and no gate."""
+    with pytest.raises(ConfigError, match="every run"):
+        parse_rule(text)
