@@ -19,23 +19,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-# In the order of a deployment's life, not of the alphabet: that is how the list is read.
-COMMANDS: Final = (
-    "init",
-    "config",
-    "doctor",
-    "runtime",
-    "check",
-    "build",
-    "repo",
-    "lint",
-    "serve",
-    "smoke",
-    "load",
-    "gate",
-    "report",
-    "up",
-)
+# In the order of a deployment's life, not of the alphabet: that is how the list is read. The summaries stand here so
+# that the list needs no command's file; a test holds them to what the commands say of themselves.
+COMMANDS: Final = {
+    "init": "Write a commented specdeploy.yaml with every key and its default.",
+    "config": "Look at the resolved configuration.",
+    "doctor": "Show what this machine has and what each profile still lacks.",
+    "runtime": "Install or show the embedded Triton runtime of the cpu profile.",
+    "check": "Compare the two checkpoints before anything is built: tokenizers, vocabularies, context lengths.",
+    "build": "Compile target and draft into engines; what the store holds already is not built again.",
+    "repo": "Write the Triton model repository from the configuration and the built engines, and lint it.",
+    "lint": "Lint a Triton model repository: REPOSITORY, or the one of the configuration.",
+    "serve": "Serve the repository with a real tritonserver until Ctrl-C; ready when every model is.",
+    "smoke": "Run the smoke test against the running deployment.",
+    "load": "Measure speculation against control in interleaved pairs, over gRPC streaming.",
+    "gate": "Judge the last load test by the gate's rules.",
+    "report": "Write the HTML report from the smoke test, the load test and the gate, as far as they have run.",
+    "up": "Run check, build, repo, lint, serve, smoke, load, gate and report; stop at the first failure.",
+}
 
 
 class _Commands(click.Group):
@@ -54,6 +55,12 @@ class _Commands(click.Group):
         module = importlib.import_module(f"specdeploy.cli.{cmd_name}")
         command: click.Command = module.command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

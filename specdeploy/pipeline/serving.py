@@ -104,6 +104,7 @@ def _server(loaded: LoadedConfig, on_line: Callable[[str], None]) -> TritonServe
             hint="install it with `specdeploy runtime install`; `specdeploy doctor` says what else is missing",
         )
     require_sound(place.repository, lint(place.repository))
+    on_line("backend tensorrtllm: specdeploy's CPU stand-in, not TensorRT-LLM")
     return TritonServer(
         runtime,
         place.repository,

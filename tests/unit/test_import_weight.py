@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
@@ -35,3 +36,11 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     loaded = _loaded_after(f"from specdeploy.cli import run\nassert run({arguments!r}) == 0")
 
     assert loaded & HEAVY == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_the_commands_say(name: str) -> None:
+    """The one-line summary of each command is the first line of its own help."""
+    command = importlib.import_module(f"specdeploy.cli.{name}").command
+
+    assert " ".join(command.help.split("\n\n")[0].split()) == COMMANDS[name]
