@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
@@ -42,24 +41,26 @@ def with_config(command: Callable[..., R]) -> Callable[..., R]:
         "-c",
         "--config",
         "config_path",
-        type=click.Path(path_type=Path),
-        default=Path("specdeploy.yaml"),
+        type=click.Path(),
+        default="specdeploy.yaml",
         show_default=True,
         help="The deployment's configuration.",
     )
     @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one key; repeatable.")
     @functools.wraps(command)
-    def wrapped(*args: Any, config_path: Path, overrides: tuple[str, ...], **kwargs: Any) -> R:
+    def wrapped(*args: Any, config_path: str, overrides: tuple[str, ...], **kwargs: Any) -> R:
         return command(*args, loaded=load(config_path, overrides), **kwargs)
 
     return wrapped
 
 
-def load(path: Path, overrides: Iterable[str] = ()) -> LoadedConfig:
+def load(path: str, overrides: Iterable[str] = ()) -> LoadedConfig:
     """Load the configuration with the environment's and the command line's overrides."""
+    from pathlib import Path
+
     from specdeploy.config.load import load_config
 
-    return load_config(path, overrides=parse_overrides(overrides), env=os.environ)
+    return load_config(Path(path), overrides=parse_overrides(overrides), env=os.environ)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print a machine-readable document instead.")

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 
 @click.command("init")
-@click.argument("path", type=click.Path(path_type=Path), default=Path("specdeploy.yaml"))
+@click.argument("file", metavar="PATH", type=click.Path(), default="specdeploy.yaml")
 @click.option("--name", default="my-deployment", show_default=True, help="Name of the deployment.")
 @click.option("--target", default="checkpoints/target", show_default=True, help="Checkpoint folder of the target.")
 @click.option("--draft", default="checkpoints/draft", show_default=True, help="Checkpoint folder of the draft.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
-def command(path: Path, name: str, target: str, draft: str, force: bool) -> None:
+def command(file: str, name: str, target: str, draft: str, force: bool) -> None:
     """Write a commented specdeploy.yaml with every key and its default."""
+    from pathlib import Path
+
     from specdeploy.config.template import render_template
     from specdeploy.errors import ConfigError
     from specdeploy.system.files import write_atomic
 
+    path = Path(file)
     if path.is_dir():
         raise ConfigError(f"{path} is a folder", hint=f"name the file, such as {path / 'specdeploy.yaml'}")
     if path.exists() and not force:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from specdeploy.cli._options import json_option, load
 
 
 @click.command("lint")
-@click.argument("repository", type=click.Path(path_type=Path), required=False)
-@click.option("-c", "--config", "config_path", type=click.Path(path_type=Path), default=Path("specdeploy.yaml"))
+@click.argument("repository", type=click.Path(), required=False)
+@click.option("-c", "--config", "config_path", default="specdeploy.yaml", show_default=True, help="The configuration.")
 @json_option
-def command(repository: Path | None, config_path: Path, as_json: bool) -> int:
+def command(repository: str | None, config_path: str, as_json: bool) -> int:
     """Lint a Triton model repository: REPOSITORY, or the one of the configuration."""
+    from pathlib import Path
+
     from specdeploy.cli import _render
     from specdeploy.errors import EXIT_OK, EXIT_USAGE
     from specdeploy.findings import has_errors
     from specdeploy.pipeline import prepare
     from specdeploy.pipeline.workspace import workspace
 
-    place = repository if repository is not None else workspace(load(config_path)).repository
+    place = Path(repository) if repository is not None else workspace(load(config_path)).repository
     findings = prepare.lint(place)
     if as_json:
         document = {"schema_version": "1.0", "kind": "lint", "repository": str(place)}

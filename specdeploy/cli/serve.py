@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 import click
@@ -28,13 +27,13 @@ def command(ctx: click.Context, detach: bool, config_path: str, overrides: tuple
     """
     if ctx.invoked_subcommand is not None:
         return
-    from pathlib import Path
+    import threading
 
     from specdeploy.cli import _render
     from specdeploy.cli._options import load
     from specdeploy.pipeline import serving
 
-    loaded = load(Path(config_path), overrides)
+    loaded = load(config_path, overrides)
     note = _render.Progress().note
     if detach:
         click.echo(_where(serving.serve_detached(loaded, on_line=note)))
