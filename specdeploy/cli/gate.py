@@ -25,12 +25,11 @@ def command(loaded: LoadedConfig, rules: tuple[str, ...], as_json: bool) -> int:
     from specdeploy.cli import _render
     from specdeploy.pipeline import measure
     from specdeploy.report.text import gate_table
-    from specdeploy.system.clock import SystemClock
 
-    verdict = measure.gate(loaded, rules)
-    document = verdict.to_dict(created=SystemClock().now_iso())
+    document = measure.gate(loaded, rules)
     if as_json:
         _render.document(document)
     else:
         click.echo(gate_table(document))
-    return verdict.exit_code
+    exit_code: int = document["exit_code"]
+    return exit_code

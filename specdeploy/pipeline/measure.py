@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from specdeploy.bench.prompts import PromptSet
     from specdeploy.bench.schedule import LoadPlan
     from specdeploy.config.load import LoadedConfig
-    from specdeploy.gate.verdict import Verdict
     from specdeploy.pipeline.serving import Addresses
     from specdeploy.smoke.report import CheckResult, SmokeReport
 
@@ -108,8 +107,8 @@ def load(
     return document
 
 
-def gate(loaded: LoadedConfig, rules: Iterable[str] = ()) -> Verdict:
-    """Judge the last load test by the given rules, or by those of the configuration, and keep ``gate.json``.
+def gate(loaded: LoadedConfig, rules: Iterable[str] = ()) -> dict[str, Any]:
+    """Judge the last load test by the given rules, or by those of the configuration; return and keep ``gate.json``.
 
     Raises:
         ConfigError: a rule or the load document is malformed.
@@ -121,7 +120,7 @@ def gate(loaded: LoadedConfig, rules: Iterable[str] = ()) -> Verdict:
     verdict = evaluate(parsed, _required(place.load_json, "specdeploy load"))
     document = verdict.to_dict(created=SystemClock().now_iso())
     write_json_atomic(place.gate_json, document)
-    return verdict
+    return document
 
 
 def report(loaded: LoadedConfig) -> Path:

@@ -143,9 +143,8 @@ def _measure(loaded: LoadedConfig, at: serving.Addresses, watcher: Watcher, meas
     if _stop(measured, "load", EXIT_CANNOT_DECIDE if measured.load["partial"] else EXIT_OK):
         return
     watcher.stage("gate: may it ship?")
-    verdict = measure.gate(loaded)
-    measured.gate = verdict.to_dict(created=measured.load["created"])
-    _stop(measured, "gate", verdict.exit_code)
+    measured.gate = measure.gate(loaded)
+    _stop(measured, "gate", measured.gate["exit_code"])
 
 
 def _stop(measured: _Measured, stage: str, exit_code: int) -> bool:
