@@ -7,9 +7,12 @@ knowing. Codes are stable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import math
+from typing import TYPE_CHECKING, Any, Final
 
+from specdeploy.checkpoint.trtllm import padded_vocab_size
 from specdeploy.findings import Finding, Severity
+from specdeploy.planning.precision import precision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
 _SHOWN: Final = 3
 # Beyond this the chance that every draft is accepted is small for any real draft, and each one still costs a pass.
 _MANY_DRAFT_TOKENS: Final = 16
-_BYTES_PER_WEIGHT: Final = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1.0, "fp8": 1.0, "int4": 0.5}
 _SAME_TOKENIZER: Final = "Take a draft that was made for the target's tokenizer."
 
 
@@ -32,6 +34,7 @@ def check_pair(  # all but the two checkpoints are keywords
     num_draft_tokens: int,
     use_draft_logits: bool = True,
     precisions: tuple[str, str] | None = None,
+    tp_sizes: tuple[int, int] = (1, 1),
 ) -> tuple[Finding, ...]:
     """Return all findings about the pair, errors first.
 
@@ -44,18 +47,27 @@ def check_pair(  # all but the two checkpoints are keywords
         use_draft_logits: Whether sampled requests compare the two distributions, which needs equal vocabulary sizes.
         precisions: Of the target's and the draft's engine, such as ``("fp32", "int8")``; None compares the checkpoints'
             own bytes.
+        tp_sizes: Ranks that share a layer of the target's and of the draft's engine; each pads its vocabulary to a
+            multiple of its own.
     """
     findings = [
         *_check_method(method),
         *_check_tokenizers(target.tokenizer, draft.tokenizer),
         *_check_special_ids(target, draft),
-        *_check_vocabulary_sizes(target, draft, use_draft_logits=use_draft_logits),
-        *_check_context(target, draft, max_seq_len),
+        *_check_embedding_rows(target, draft),
+        *_check_padding(target, draft, tp_sizes, use_draft_logits=use_draft_logits),
+        *_check_context({"target": target, "draft": draft}, max_seq_len),
+        *_check_rope(target, draft),
         *_check_draft_tokens(num_draft_tokens, max_seq_len),
         *_check_cost(target, draft, precisions),
     ]
     order: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
     return tuple(sorted(findings, key=lambda finding: order[finding.severity]))
+
+
+def check_alone(target: CheckpointInfo, *, max_seq_len: int) -> tuple[Finding, ...]:
+    """Return all findings about a target whose method takes neither a draft nor a head."""
+    return tuple(_check_context({"target": target}, max_seq_len))
 
 
 def _check_method(method: str) -> Iterator[Finding]:
@@ -141,37 +153,78 @@ def _check_special_ids(target: CheckpointInfo, draft: CheckpointInfo) -> Iterato
         )
 
 
-def _check_vocabulary_sizes(
-    target: CheckpointInfo, draft: CheckpointInfo, *, use_draft_logits: bool
-) -> Iterator[Finding]:
+def _check_embedding_rows(target: CheckpointInfo, draft: CheckpointInfo) -> Iterator[Finding]:
+    """Check that both have a row for every id; 128000 rows, say, lack the 256 special tokens of a Llama 3 tokenizer."""
+    needed = target.tokenizer.size
     for role, info in (("target", target), ("draft", draft)):
-        needed = target.tokenizer.size
         if info.vocab_size < needed:
             yield Finding(
                 severity="error",
                 code="vocabulary.too-small",
                 message=f"the {role} has {info.vocab_size} embedding rows, the target's tokenizer uses {needed} ids",
-                hint=f"Resize the {role}'s embedding to at least {needed} rows.",
+                hint=f"Resize the {role}'s embedding to at least {needed} rows: {_resize(needed)}.",
                 where=role,
             )
-    if target.vocab_size != draft.vocab_size:
-        rows = f"vocab_size is {target.vocab_size} in the target and {draft.vocab_size} in the draft"
-        message = f"{rows}; the tokenizer uses {target.tokenizer.size} ids, the rest is padding"
-        yield Finding(
-            severity="error" if use_draft_logits else "info",
-            code="vocabulary.padding-differs",
-            message=message + (": draft logits cannot be compared" if use_draft_logits else ": fine by token match"),
-            hint=(
-                f"Set speculation.use_draft_logits to false, or pad both to {max(target.vocab_size, draft.vocab_size)}."
-                if use_draft_logits
-                else ""
-            ),
-            where="speculation.use_draft_logits",
-        )
 
 
-def _check_context(target: CheckpointInfo, draft: CheckpointInfo, max_seq_len: int) -> Iterator[Finding]:
-    for role, info in (("target", target), ("draft", draft)):
+def _check_padding(
+    target: CheckpointInfo, draft: CheckpointInfo, tp_sizes: tuple[int, int], *, use_draft_logits: bool
+) -> Iterator[Finding]:
+    """Compare the widths of the logits: the rows, which are often padded, padded once more for tensor parallelism.
+
+    Token match compares ids, so widths may differ; rejection sampling compares whole distributions, so they may not
+    (github.com/NVIDIA/TensorRT-LLM/issues/2789).
+    """
+    rows = (target.vocab_size, draft.vocab_size)
+    ours, theirs = (padded_vocab_size(size, tp) for size, tp in zip(rows, tp_sizes, strict=True))
+    if rows[0] == rows[1] and ours == theirs:
+        return
+    message = f"vocab_size is {rows[0]} in the target and {rows[1]} in the draft"
+    if (ours, theirs) != rows:
+        message += f", padded to {ours} and {theirs} for tp_size {tp_sizes[0]} and {tp_sizes[1]}"
+    message += f"; the tokenizer uses {target.tokenizer.size} ids, the rest is padding"
+    hopeless = use_draft_logits and ours != theirs
+    if ours == theirs:
+        message += ": draft logits can be compared"
+    else:
+        message += ": draft logits cannot be compared" if hopeless else ": fine by token match"
+    yield Finding(
+        severity="error" if hopeless else "info",
+        code="vocabulary.padding-differs",
+        message=message,
+        hint=_padding_cure(target, draft, tp_sizes) if hopeless else "",
+        where="speculation.use_draft_logits",
+    )
+
+
+def _padding_cure(target: CheckpointInfo, draft: CheckpointInfo, tp_sizes: tuple[int, int]) -> str:
+    """Return both ways out: no logits, or as many rows in both as every rank count divides."""
+    rows = padded_vocab_size(max(target.vocab_size, draft.vocab_size), math.lcm(*tp_sizes))
+    short = " and ".join(role for role, info in (("target", target), ("draft", draft)) if info.vocab_size != rows)
+    return f"Set speculation.use_draft_logits to false, or pad the {short} to {rows} rows: {_resize(rows)}."
+
+
+def _resize(rows: int) -> str:
+    return f"model.resize_token_embeddings({rows}) in transformers"
+
+
+def _check_rope(target: CheckpointInfo, draft: CheckpointInfo) -> Iterator[Finding]:
+    if target.rope_scaling != draft.rope_scaling:
+        ours, theirs = (_rope_text(info.rope_scaling) for info in (target, draft))
+        message = f"rotary scaling is {ours} in the target and {theirs} in the draft"
+        hint = "Each keeps its own; it only matters how well the draft follows long contexts."
+        yield Finding(severity="info", code="context.rope-differs", message=message, hint=hint, where="draft")
+
+
+def _rope_text(scaling: Mapping[str, Any] | None) -> str:
+    if scaling is None:
+        return "none"
+    kind, factor = scaling.get("rope_type", scaling.get("type", "unnamed")), scaling.get("factor")
+    return f"{kind} by {factor}" if factor is not None else str(kind)
+
+
+def _check_context(roles: Mapping[str, CheckpointInfo], max_seq_len: int) -> Iterator[Finding]:
+    for role, info in roles.items():
         if max_seq_len > info.max_position_embeddings:
             yield Finding(
                 severity="error",
@@ -205,7 +258,11 @@ def _check_draft_tokens(num_draft_tokens: int, max_seq_len: int) -> Iterator[Fin
 def _check_cost(target: CheckpointInfo, draft: CheckpointInfo, precisions: tuple[str, str] | None) -> Iterator[Finding]:
     ours, theirs = _engine_bytes(target, draft, precisions)
     parameters, size = draft.parameters / max(1, target.parameters), theirs / max(1.0, ours)
-    ratio = f"{parameters:.3g} times its parameters, {size:.3g} times its bytes"
+    cache, its_cache = _kv_bytes(draft), _kv_bytes(target)
+    ratio = (
+        f"{parameters:.3g} times its parameters, {size:.3g} times its bytes, "
+        f"{cache / its_cache:.3g} times its KV cache ({cache} bytes a token beside {its_cache}, at 16 bits)"
+    )
     same = "the same network as the target" if draft.fingerprint == target.fingerprint else ""
     if theirs >= ours:
         yield Finding(
@@ -225,8 +282,13 @@ def _engine_bytes(
 ) -> tuple[float, float]:
     if precisions is None:
         return target.weight_bytes, draft.weight_bytes
-    ours, theirs = precisions
-    return target.parameters * _BYTES_PER_WEIGHT[ours], draft.parameters * _BYTES_PER_WEIGHT[theirs]
+    ours, theirs = (precision(name).bytes_per_weight for name in precisions)
+    return target.parameters * ours, draft.parameters * theirs
+
+
+def _kv_bytes(info: CheckpointInfo) -> int:
+    """Return the bytes that keys and values of one token take in all layers, at 16 bits."""
+    return 2 * info.num_layers * info.num_kv_heads * info.head_dim * 2
 
 
 def _tokenizer_error(code: str, message: str) -> Finding:

@@ -22,6 +22,7 @@ _ALIASES: Final = {
     "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length"),
 }
+_EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts")
 _EPSILONS: Final = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
 
 
@@ -51,6 +52,9 @@ class ModelFields:
     rope_scaling: Mapping[str, Any] | None
     tie_word_embeddings: bool | None
     rms_norm_eps: float
+    sliding_window: int | None
+    num_experts: int | None
+    quant_method: str | None
 
 
 def model_fields(config: Mapping[str, Any]) -> ModelFields:
@@ -82,6 +86,9 @@ def model_fields(config: Mapping[str, Any]) -> ModelFields:
         rope_scaling=scaling,
         tie_word_embeddings=tied if isinstance(tied, bool) else None,
         rms_norm_eps=_number(next((keys[k] for k in _EPSILONS if k in keys), None), 1e-6),
+        sliding_window=_sliding_window(keys),
+        num_experts=next((count for name in _EXPERTS if (count := positive(keys.get(name))) and count > 1), None),
+        quant_method=_quant_method(keys.get("quantization_config")),
         **sizes,
     )
 
@@ -127,6 +134,26 @@ def _rope(keys: Mapping[str, Any]) -> tuple[float, Mapping[str, Any] | None]:
     scaling = keys.get("rope_scaling") or parameters
     kind = scaling.get("rope_type", scaling.get("type", "default")) if isinstance(scaling, dict) else "default"
     return theta, None if kind == "default" else scaling
+
+
+def _sliding_window(keys: Mapping[str, Any]) -> int | None:
+    """Return the window that attention is limited to; Qwen2 names one that it does not use."""
+    if keys.get("use_sliding_window") is False:
+        return None
+    kinds = keys.get("layer_types")
+    if isinstance(kinds, list) and "sliding_attention" not in kinds:
+        return None
+    return positive(keys.get("sliding_window"))
+
+
+def _quant_method(value: object) -> str | None:
+    method = value.get("quant_method", value.get("quant_algo")) if isinstance(value, dict) else None
+    return method.lower() if isinstance(method, str) else None
+
+
+def positive(value: object) -> int | None:
+    """Return a positive integer; None for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _number(value: object, default: float) -> float:

@@ -103,6 +103,9 @@ class CheckpointInfo:
         tokenizer: Its tokenizer.
         fingerprint: SHA-256 of the content, for engine keys: a copy of the folder has the same one.
         stat_fingerprint: SHA-256 of names, sizes and modification times: equal means nothing was touched.
+        sliding_window: Tokens that attention looks back, in all layers or in some; None when to the beginning.
+        num_experts: Experts of a mixture that a layer chooses from; None when the network is dense.
+        quant_method: How the stored weights are quantised already, such as ``awq`` or ``fp8``; None when they are not.
     """
 
     path: str
@@ -130,3 +133,6 @@ class CheckpointInfo:
     tokenizer: TokenizerInfo
     fingerprint: str
     stat_fingerprint: str
+    sliding_window: int | None = None
+    num_experts: int | None = None
+    quant_method: str | None = None

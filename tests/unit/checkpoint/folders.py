@@ -47,6 +47,11 @@ SETTINGS: dict[str, Any] = {"bos_token": "<s>", "eos_token": {"content": "</s>"}
 
 def safetensors(tensors: Mapping[str, tuple[int, ...]], *, fill: int = 0) -> bytes:
     """Return a safetensors file of float32 tensors of the given shapes, every byte of data being *fill*."""
+    return safetensors_header(tensors) + bytes([fill]) * sum(4 * math.prod(shape) for shape in tensors.values())
+
+
+def safetensors_header(tensors: Mapping[str, tuple[int, ...]]) -> bytes:
+    """Return how such a file begins: all but its data."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     position = 0
     for name, shape in tensors.items():
@@ -54,7 +59,7 @@ def safetensors(tensors: Mapping[str, tuple[int, ...]], *, fill: int = 0) -> byt
         header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [position, position + size]}
         position += size
     text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + bytes([fill]) * position
+    return len(text).to_bytes(8, "little") + text
 
 
 def write_folder(path: Path, **changes: Any) -> Path:

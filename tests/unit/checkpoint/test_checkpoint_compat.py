@@ -131,6 +131,56 @@ def test_padding_that_differs_matters_only_for_draft_logits(logits, severity):
     )
 
 
+def test_logits_of_the_same_padded_width_can_be_compared():
+    """32001 rows on four ranks are 32004, the other model's number."""
+    target, draft = info(vocab_size=32001), info(vocab_size=32004, parameters=1, weight_bytes=1)
+
+    assert ("info", "vocabulary.padding-differs") in _codes(target, draft, tp_sizes=(4, 1))
+    assert ("error", "vocabulary.padding-differs") in _codes(target, draft, tp_sizes=(1, 1))
+
+
+def test_equal_rows_that_are_padded_differently_cannot():
+    """One vocabulary, another number of ranks: TensorRT-LLM's logits then differ in width."""
+    target, draft = info(vocab_size=32001), info(vocab_size=32001, parameters=1, weight_bytes=1)
+
+    message = _message("vocabulary.padding-differs", target, draft, tp_sizes=(4, 1))
+
+    assert "padded to 32004 and 32001 for tp_size 4 and 1" in message
+    assert ("error", "vocabulary.padding-differs") in _codes(target, draft, tp_sizes=(4, 1))
+
+
+def test_the_cure_for_padding_names_the_model_and_the_rows():
+    """Qwen2 7B beside 0.5B: the smaller embedding is padded, to a number that every rank count divides."""
+    target, draft = info(vocab_size=152064), info(vocab_size=151936, parameters=1, weight_bytes=1)
+
+    hint = next(found.hint for found in _check(target, draft) if found.code == "vocabulary.padding-differs")
+
+    assert "use_draft_logits to false" in hint
+    assert "pad the draft to 152064 rows: model.resize_token_embeddings(152064)" in hint
+
+
+def test_rotary_scaling_that_differs_is_only_said():
+    """Each model keeps its own; long contexts may be followed worse."""
+    draft = info(parameters=100, weight_bytes=400, rope_scaling={"rope_type": "llama3", "factor": 8.0})
+
+    assert ("info", "context.rope-differs") in _codes(TARGET, draft)
+    assert "none in the target and llama3 by 8.0 in the draft" in _message("context.rope-differs", TARGET, draft)
+
+
+def test_the_cost_names_the_kv_cache_of_both():
+    """Half the layers, half the cache."""
+    draft = info(num_layers=1, parameters=100, weight_bytes=400)
+
+    assert "0.5 times its KV cache (16 bytes a token beside 32, at 16 bits)" in _message("draft.cost", TARGET, draft)
+
+
+def test_every_precision_of_a_gpu_engine_has_a_cost():
+    """A target in 16 bits beside a draft in four."""
+    found = _message("draft.cost", TARGET, TARGET, precisions=("bf16", "int4_awq"))
+
+    assert "1 times its parameters, 0.258 times its bytes" in found
+
+
 def test_an_embedding_without_a_row_for_every_id_is_an_error():
     """A prompt could hold an id that the draft has no row for."""
     draft = info(vocab_size=5, parameters=1, weight_bytes=1)

@@ -62,6 +62,35 @@ def test_rope_scaling_of_transformers_4():
     }
 
 
+@pytest.mark.parametrize(
+    ("changes", "window"),
+    [
+        ({}, None),
+        ({"sliding_window": None}, None),
+        ({"sliding_window": 4096}, 4096),
+        ({"sliding_window": 131072, "use_sliding_window": False}, None),
+        ({"sliding_window": 1024, "layer_types": ["full_attention"]}, None),
+        ({"sliding_window": 1024, "layer_types": ["sliding_attention", "full_attention"]}, 1024),
+    ],
+)
+def test_a_sliding_window_counts_only_where_it_is_used(changes, window):
+    """Qwen2 names one and switches it off; newer folders list what each layer does."""
+    assert model_fields({**CONFIG, **changes}).sliding_window == window
+
+
+@pytest.mark.parametrize("key", ["num_local_experts", "num_experts", "n_routed_experts"])
+def test_experts_of_every_spelling(key):
+    """Mixtral, Qwen and DeepSeek."""
+    assert model_fields({**CONFIG, key: 8}).num_experts == 8
+    assert model_fields(CONFIG).num_experts is None
+
+
+def test_weights_that_are_quantised_already():
+    """The method is kept, in small letters."""
+    assert model_fields({**CONFIG, "quantization_config": {"quant_method": "AWQ", "bits": 4}}).quant_method == "awq"
+    assert model_fields(CONFIG).quant_method is None
+
+
 def test_heads_that_cannot_be_shared_are_refused():
     """Grouped-query attention needs a whole number of heads for each key-value head."""
     with pytest.raises(BadConfig, match="4 heads cannot share 3"):

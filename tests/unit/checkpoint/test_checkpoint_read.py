@@ -10,7 +10,15 @@ import pytest
 
 from specdeploy.checkpoint.read import read_checkpoint, stat_fingerprint
 from specdeploy.errors import CheckpointError
-from tests.unit.checkpoint.folders import SETTINGS, TOKENIZER, safetensors, write_folder, write_json, write_shards
+from tests.unit.checkpoint.folders import (
+    SETTINGS,
+    TOKENIZER,
+    safetensors,
+    safetensors_header,
+    write_folder,
+    write_json,
+    write_shards,
+)
 
 
 def _refusal(path) -> str:
@@ -147,6 +155,27 @@ def test_absent_shards_are_counted_and_named(tmp_path):
 
     assert "3 of 5 shards" in message
     assert "model-00002-of-00005.safetensors" in message
+
+
+def test_only_headers_are_read_of_a_large_checkpoint(tmp_path):
+    """Thirty shards that claim 140 GB between them; the files are sparse, so reading the data would take minutes."""
+    folder = write_folder(tmp_path / "huge")
+    (folder / "model.safetensors").unlink()
+    weight_map = {}
+    for shard in range(30):
+        file = f"model-{shard:05d}-of-00030.safetensors"
+        shapes = {f"model.layers.{shard}.{number}.weight": (8192, 7142) for number in range(20)}
+        header = safetensors_header(shapes)
+        with (folder / file).open("wb") as output:
+            output.write(header)
+            output.truncate(len(header) + 4 * 20 * 8192 * 7142)
+        weight_map |= dict.fromkeys(shapes, file)
+    write_json(folder / "model.safetensors.index.json", {"weight_map": weight_map})
+
+    info = read_checkpoint(folder)
+
+    assert len(info.tensors) == 600
+    assert info.weight_bytes == 30 * 20 * 8192 * 7142 * 4
 
 
 def test_a_tensor_that_is_not_in_its_shard_is_named(tmp_path):
