@@ -92,6 +92,26 @@ def publish_tree(tree: Mapping[str, bytes], path: Path) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def fresh_path(path: Path) -> Iterator[Path]:
+    """Give a path beside *path* to write a file or directory to; it takes the name *path* when the block ends well.
+
+    With a suffix, *path* is taken for a file; without one the path given is an empty directory.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.new-{os.getpid()}")
+    if not path.suffix:
+        fresh.mkdir()
+    try:
+        yield fresh
+        fresh.rename(path)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
 def remove_owned(path: Path) -> None:
     """Delete a directory that :func:`publish_tree` wrote; absent is fine.
 

@@ -144,10 +144,21 @@ def probe_host(probes: Probes | None = None) -> HostInfo:
         cpu_model=_cpu_model(ask.read_text("/proc/cpuinfo")),
         cpu_cores=ask.cpu_cores(),
         memory_bytes=_memory_bytes(ask),
-        gpus=_gpus(ask) if "nvidia-smi" in programs else (),
+        gpus=visible_gpus(ask),
         programs=programs,
         packages=versions(PACKAGES, package=ask.package_version),
     )
+
+
+def visible_gpus(probes: Probes | None = None) -> tuple[GpuInfo, ...]:
+    """Return the GPUs that nvidia-smi lists; none without it."""
+    ask = probes or Probes()
+    return _gpus(ask) if ask.which("nvidia-smi") is not None else ()
+
+
+def python_version() -> str:
+    """Return the version of the Python that runs us, such as ``3.11.7``."""
+    return platform.python_version()
 
 
 def versions(names: Iterable[str], package: Callable[[str], str | None] = package_version) -> dict[str, str]:
@@ -156,9 +167,15 @@ def versions(names: Iterable[str], package: Callable[[str], str | None] = packag
 
 
 def missing(names: Iterable[str], probes: Probes | None = None) -> tuple[str, ...]:
-    """Return those of *names* that are neither an importable package nor a program on PATH."""
+    """Return those of *names* that are neither an importable package, nor a program on PATH, nor (with a /) a file."""
     ask = probes or Probes()
-    return tuple(name for name in names if ask.package_version(name) is None and ask.which(name) is None)
+    return tuple(name for name in names if not _is_here(name, ask))
+
+
+def _is_here(name: str, ask: Probes) -> bool:
+    if "/" in name:
+        return Path(name).is_file()
+    return ask.package_version(name) is not None or ask.which(name) is not None
 
 
 def _cpu_model(cpuinfo: str) -> str | None:

@@ -1,18 +1,38 @@
 """Ctrl-C, SIGTERM and SIGHUP, held back until a block can be left cleanly: whoever started something gets to end it.
 
-Knows Python's signal handlers. Does not know what is to be cleaned up; that is in the ``finally`` clauses of others.
+Knows Python's signal handlers, and how a thread that runs programs is asked to stop, which gets no signals itself. Does
+not know what is to be cleaned up; that is in the ``finally`` clauses of others.
 """
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FrameType, TracebackType
 
 _ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+_THREAD: Final = threading.local()
+
+
+class Stopped(BaseException):
+    """This thread was asked to stop; unwinds like Ctrl-C."""
+
+
+@contextlib.contextmanager
+def stopped_by(asked: threading.Event) -> Iterator[None]:
+    """Let *asked* stop this thread wherever it can be left cleanly, as a signal stops the main thread."""
+    _THREAD.asked = asked
+    try:
+        yield
+    finally:
+        del _THREAD.asked
 
 
 class Endings:
@@ -21,7 +41,8 @@ class Endings:
     The block asks with :meth:`raise_if_asked` where it can be left; a signal that comes later is acted on when the
     block is left. Acting means calling the handler that was there before (for SIGINT usually Python's own, which raises
     KeyboardInterrupt), or raising SystemExit(128 + number) where there was none, so that every ``finally`` on the way
-    out runs. Ignored signals stay ignored. Handlers run in the main thread only; in any other this does nothing.
+    out runs. Ignored signals stay ignored. Handlers run in the main thread only; in any other, the event of
+    :func:`stopped_by` takes their place.
     """
 
     def __init__(self) -> None:
@@ -45,7 +66,14 @@ class Endings:
             self.raise_if_asked()
 
     def raise_if_asked(self) -> None:
-        """Act on the signal that came, if one did; this returns only when its earlier handler does."""
+        """Act on the signal that came, if one did; this returns only when its earlier handler does.
+
+        Raises:
+            Stopped: Another thread asked this one to stop.
+        """
+        asked: threading.Event | None = getattr(_THREAD, "asked", None)
+        if asked is not None and asked.is_set():
+            raise Stopped
         number, self._seen = self._seen, None
         if number is None:
             return
