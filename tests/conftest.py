@@ -1,6 +1,6 @@
 """Guards and shared fixtures: what a test may touch is decided here, by tier.
 
-A test that needs something this machine lacks is skipped and says so. ``SPECDEPLOY_REQUIRE=cpu,triton,model,chromium``
+A test that needs something this machine lacks is skipped and says so. ``SPECDEPLOY_REQUIRE=cpu,triton,model``
 turns such a skip into a failure, so that CI never reports a tier as green that did not run.
 """
 
@@ -14,28 +14,45 @@ from pathlib import Path
 import pytest
 
 from specdeploy.triton import runtime as triton_runtime_module
+from tests import slurm_cluster
 
 ROOT = Path(__file__).parents[1]
+TIERS = ("cpu", "triton", "model", "chromium", "slurm", "modelopt")
 CHECKPOINT = ROOT / "checkpoints" / "smollm2-135m-instruct"
 
 
 def _missing(tier: str) -> str | None:
     """Say what this machine lacks for *tier*, or None when it can run."""
-    if tier == "cpu" and importlib.util.find_spec("onnxruntime_genai") is None:
-        return "ONNX Runtime GenAI is not installed; `pip install -e .[cpu]`"
-    if tier == "triton" and triton_runtime_module.find_runtime() is None:
-        return "the embedded Triton runtime is not installed; `specdeploy runtime install`"
-    if tier == "model" and not (CHECKPOINT / "config.json").is_file():
-        return "the SmolLM2 checkpoint is not here; `make checkpoint`"
-    if tier == "chromium" and shutil.which("chromium") is None:
-        return "no chromium on PATH"
-    return None
+    lacks: dict[str, tuple[bool, str]] = {
+        "cpu": (
+            importlib.util.find_spec("onnxruntime_genai") is None,
+            "ONNX Runtime GenAI is not installed; `pip install -e .[cpu]`",
+        ),
+        "triton": (
+            triton_runtime_module.find_runtime() is None,
+            "the embedded Triton runtime is not installed; `specdeploy runtime install`",
+        ),
+        "model": (
+            not (CHECKPOINT / "config.json").is_file(),
+            "the SmolLM2 checkpoint is not here; `make checkpoint`",
+        ),
+        "chromium": (shutil.which("chromium") is None, "no chromium on PATH"),
+        "slurm": (slurm_cluster.missing() is not None, slurm_cluster.missing() or ""),
+        "modelopt": (not modelopt_python().is_file(), "nvidia-modelopt is not installed; `.ci/install-modelopt`"),
+    }
+    absent, reason = lacks[tier]
+    return reason if absent else None
+
+
+def modelopt_python() -> Path:
+    """Return the interpreter that has ModelOpt, whether or not it is there."""
+    return Path(os.environ.get("SPECDEPLOY_MODELOPT_PYTHON", ROOT / ".venv" / "modelopt" / "bin" / "python"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the tiers that this machine cannot run; fail instead where the caller requires them."""
     required = set(filter(None, os.environ.get("SPECDEPLOY_REQUIRE", "").split(",")))
-    reasons = {tier: _missing(tier) for tier in ("cpu", "triton", "model", "chromium")}
+    reasons = {tier: _missing(tier) for tier in TIERS}
     broken = [f"{tier}: {reasons[tier]}" for tier in sorted(required) if reasons.get(tier)]
     if broken:
         raise pytest.UsageError("a required test tier cannot run here; " + "; ".join(broken))

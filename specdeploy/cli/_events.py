@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from specdeploy.bench.records import SPECULATION
-from specdeploy.engine.events import CacheHit, Published, StepOutput, StepStarted, Waiting
+from specdeploy.engine.events import CacheHit, Published, StepKept, StepOutput, StepStarted, Waiting
 
 if TYPE_CHECKING:
     from specdeploy.bench.driver import Progress as LoadProgress
@@ -56,6 +56,8 @@ class BuildLines:
         self._ticker.close()
         if isinstance(event, CacheHit):
             self._progress.note(f"{event.engine}: in the store already ({event.key[:16]})")
+        elif isinstance(event, StepKept):
+            self._progress.note(f"{event.engine}: {event.step} was done by an earlier run")
         elif isinstance(event, Waiting):
             self._progress.note(f"{event.engine}: another process is building it; waiting")
         elif isinstance(event, StepStarted):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -61,6 +62,24 @@ def load(path: str, overrides: Iterable[str] = ()) -> LoadedConfig:
     from specdeploy.config.load import load_config
 
     return load_config(Path(path), overrides=parse_overrides(overrides), env=os.environ)
+
+
+def full_hash_option(command: Callable[..., R]) -> Callable[..., R]:
+    """Give a command ``--full-hash``, which goes inside of :func:`with_config`."""
+
+    @click.option("--full-hash", is_flag=True, help="Fingerprint every byte of the checkpoints: as build.full_hash.")
+    @functools.wraps(command)
+    def wrapped(*args: Any, loaded: LoadedConfig, full_hash: bool, **kwargs: Any) -> R:
+        return command(*args, loaded=with_full_hash(loaded) if full_hash else loaded, **kwargs)
+
+    return wrapped
+
+
+def with_full_hash(loaded: LoadedConfig) -> LoadedConfig:
+    """Return the configuration with ``build.full_hash`` set."""
+    config = loaded.config
+    changed = dataclasses.replace(config, build=dataclasses.replace(config.build, full_hash=True))
+    return dataclasses.replace(loaded, config=changed, origin={**loaded.origin, "build.full_hash": "--full-hash"})
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print a machine-readable document instead.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,9 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from specdeploy.findings import Finding
-    from specdeploy.pipeline.prepare import Built
+    from specdeploy.pipeline.engines import Built
     from specdeploy.pipeline.up import Outcome
-    from specdeploy.planning.build import BuildPlan
 
 _COLOURS: Final = {"error": "red", "warning": "yellow", "info": "blue"}
 
@@ -63,23 +61,26 @@ class Progress:
         return f"{time.monotonic() - self._started:5.1f} s"
 
 
-def plan_lines(plan: BuildPlan) -> list[str]:
-    """Lay out the steps of a plan, with the command lines as a shell would take them."""
-    lines: list[str] = []
-    for engine in plan.engines:
-        lines.append(f"{engine.spec.role}: {engine.spec.name} ({engine.key[:16]})")
-        lines += [f"    {shlex.join(step.argv)}" for step in engine.steps]
-    return lines
+def size(count: float) -> str:
+    """Return bytes for people, in decimal units as disks are sold."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def built_document(built: Built) -> dict[str, Any]:
+    """Return the manifests by role, None for a role that the method does not have."""
+    draft = built.draft
+    return {"target": built.target.to_dict(), "draft": None if draft is None else draft.to_dict()}
 
 
 def engines(built: Built) -> str:
     """Lay out the two engines."""
     rows = [
-        (role, manifest.name, manifest.precision, f"{manifest.size_bytes / 1e6:.1f} MB", str(path))
-        for role, manifest, path in (
-            ("target", built.target, built.target_path),
-            ("draft", built.draft, built.draft_path),
-        )
+        (role, manifest.name, manifest.precision, size(manifest.size_bytes), str(path))
+        for role, manifest, path in built.rows()
     ]
     return table(("role", "engine", "precision", "size", "where"), rows)
 
@@ -91,7 +92,7 @@ def outcome_document(outcome: Outcome) -> dict[str, Any]:
         "kind": "up",
         "exit_code": outcome.exit_code,
         "stopped_at": outcome.stopped_at,
-        "engines": {"target": outcome.built.target.to_dict(), "draft": outcome.built.draft.to_dict()},
+        "engines": built_document(outcome.built),
         "repository": str(outcome.repository),
         **outcome.documents,
         "report": outcome.report and str(outcome.report),

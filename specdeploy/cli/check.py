@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 @with_config
 @json_option
 def command(loaded: LoadedConfig, as_json: bool) -> int:
-    """Compare the two checkpoints before anything is built: tokenizers, vocabularies, context lengths."""
+    """Compare the checkpoints before anything is built: tokenizers, vocabularies, lengths, release, memory."""
     from specdeploy.cli import _render
     from specdeploy.errors import EXIT_OK, EXIT_USAGE
     from specdeploy.findings import has_errors
-    from specdeploy.pipeline import prepare
+    from specdeploy.pipeline import checking
 
-    pair = prepare.check(loaded)
+    checked = checking.check(loaded)
     if as_json:
-        _render.document(pair.as_dict())
+        _render.document(checked.as_dict())
     else:
         rows = [
-            (role, info.name, info.architecture, f"{info.parameters / 1e6:.1f} M", str(info.vocab_size))
-            for role, info in (("target", pair.target), ("draft", pair.draft))
+            (part.role, part.name, part.kind, f"{part.parameters / 1e6:.1f} M", str(part.vocab_size or "none"))
+            for part in checked.parts
         ]
         click.echo(_render.table(("role", "checkpoint", "architecture", "parameters", "vocabulary"), rows))
-        _render.findings(pair.findings)
-        if not has_errors(pair.findings):
-            click.echo("the pair belongs together")
-    return EXIT_USAGE if has_errors(pair.findings) else EXIT_OK
+        _render.findings(checked.findings)
+        if not has_errors(checked.findings):
+            click.echo("the pair belongs together" if len(rows) > 1 else "the target can be deployed")
+    return EXIT_USAGE if has_errors(checked.findings) else EXIT_OK

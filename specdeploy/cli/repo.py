@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def command(loaded: LoadedConfig) -> None:
     """Write the Triton model repository from the configuration and the built engines, and lint it."""
     from specdeploy.cli import _render
-    from specdeploy.pipeline import prepare
+    from specdeploy.pipeline import engines, prepare
     from specdeploy.pipeline.workspace import workspace
 
     place = workspace(loaded)
-    findings = prepare.write_repository(loaded, prepare.find_built(loaded))
+    findings = prepare.write_repository(loaded, engines.find_built(loaded))
     prepare.require_sound(place.repository, findings)
     _render.findings(findings)
     click.echo(f"wrote {place.repository}; next: specdeploy serve")

@@ -1,8 +1,8 @@
 """Reads ``specdeploy.yaml`` and the values laid over it into one frozen configuration, and knows where each came from.
 
 Sources, each laid over the one before: the schema's defaults, the file, environment variables ``SPECDEPLOY__A__B``, and
-``--set a.b=value``. All problems of all sources are reported at once. Whether the values make sense together (do the
-checkpoints exist, do they fit) is for the checkers that use them.
+``--set a.b=value``. All problems of all sources are reported at once, and then all contradictions between the values.
+Whether they fit the world (do the checkpoints exist, do they belong together) is for the checkers that look at it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final
 from specdeploy.config import template, values
 from specdeploy.config.document import Entry, read_document, unknown_key_hint
 from specdeploy.config.leaves import Leaf, assemble, flatten, schema
+from specdeploy.config.rules import check_config
 from specdeploy.errors import ConfigError
 from specdeploy.findings import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from specdeploy.config.leaves import Section, Value
     from specdeploy.config.schema import DeployConfig
@@ -72,16 +73,28 @@ def load_config(path: Path, overrides: Mapping[str, str], env: Mapping[str, str]
             for leaf in table.leaves()
             if leaf.default is None and leaf.path not in tried
         ]
-    if problems:
-        count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise ConfigError(f"{path}: {count} in the configuration", findings=problems)
-    return _resolve(table, entries, path)
+    _refuse(path, problems)
+    loaded = _resolve(table, entries, path)
+    _refuse(path, [_placed(finding, loaded, path) for finding in check_config(loaded.config)])
+    return loaded
 
 
 def resolved_rows(loaded: LoadedConfig) -> tuple[tuple[str, str, str], ...]:
     """Return (key path, value as YAML, origin) for every key, in the order of the schema."""
     flat = flatten(loaded.config)
     return tuple((key, template.as_yaml(value), loaded.origin[key]) for key, value in flat.items())
+
+
+def _refuse(path: Path, problems: Sequence[Finding]) -> None:
+    if problems:
+        count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise ConfigError(f"{path}: {count} in the configuration", findings=problems)
+
+
+def _placed(finding: Finding, loaded: LoadedConfig, path: Path) -> Finding:
+    """Say where the key of a finding was given, or which file could give it."""
+    origin = loaded.origin.get(finding.where, DEFAULT_ORIGIN)
+    return dataclasses.replace(finding, where=path.name if origin == DEFAULT_ORIGIN else origin)
 
 
 def _resolve(table: Section, layered: Mapping[str, Entry], path: Path) -> LoadedConfig:

@@ -9,9 +9,28 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal, TypeAlias
 
-Precision: TypeAlias = Literal["fp32", "int8", "int4"]
-Profile: TypeAlias = Literal["cpu"]
-Method: TypeAlias = Literal["draft_target"]
+Precision: TypeAlias = Literal[
+    "auto",
+    "fp32",
+    "fp16",
+    "bf16",
+    "int8",
+    "int4",
+    "fp8",
+    "nvfp4",
+    "int8_sq",
+    "int8_wo",
+    "int4_wo",
+    "int4_awq",
+    "w4a8_awq",
+]
+KvCache: TypeAlias = Literal["auto", "fp8", "int8"]
+Profile: TypeAlias = Literal["cpu", "tensorrt_llm", "llmapi"]
+Method: TypeAlias = Literal["draft_target", "medusa", "eagle", "redrafter", "lookahead", "ngram", "eagle3", "mtp"]
+Converter: TypeAlias = Literal["scripts", "modelopt"]
+RunnerName: TypeAlias = Literal["local", "container", "slurm"]
+ContainerEngine: TypeAlias = Literal["docker", "podman", "apptainer"]
+LogitsType: TypeAlias = Literal["float32", "float16"]
 
 
 def option(  # a field's type is what its annotation says, as with `dataclasses.field` itself
@@ -34,30 +53,136 @@ class ModelConfig:
     """One of the two checkpoints and how its engine is compiled."""
 
     checkpoint: str = option(describe="Hugging Face checkpoint folder, relative to this file.")
-    precision: Precision = option("fp32", describe="Weights of the engine: fp32, int8 or int4.")
+    precision: Precision = option(
+        "auto",
+        describe="Weights of the engine: fp32, int8, int4 on a CPU; bf16, fp8, int4_awq, ... on GPUs. auto: as stored.",
+    )
+    kv_cache: KvCache = option("auto", describe="KV cache of a GPU engine: auto (as the weights compute), fp8 or int8.")
+    tp_size: int = option(1, describe="GPUs that share every layer (tensor parallelism).", minimum=1)
+    pp_size: int = option(1, describe="Stages of layers, on a GPU each (pipeline parallelism).", minimum=1)
+    ep_size: int = option(1, describe="GPUs that share the experts of a mixture (expert parallelism).", minimum=1)
+    extra_convert_args: tuple[str, ...] = option(
+        (), describe="Further arguments of the converter, such as `--use_parallel_embedding`, one a line."
+    )
+    extra_build_args: tuple[str, ...] = option(
+        (), describe="Further arguments of trtllm-build, one a line, checked against the release's own."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DraftConfig(ModelConfig):
+    """The draft: a checkpoint, the head of a method that has one, or nothing."""
+
+    checkpoint: str = option(
+        "", describe="Draft checkpoint, or the head's folder (medusa, eagle, redrafter, eagle3); lookahead needs none."
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpeculationConfig:
     """How the deployment speculates unless a request says otherwise."""
 
-    method: Method = option("draft_target", describe="The speculative method.")
+    method: Method = option(
+        "draft_target", describe="draft_target; on GPUs also medusa, eagle, redrafter, lookahead, ngram, eagle3, mtp."
+    )
     num_draft_tokens: int = option(
         4, describe="Tokens that the draft proposes each round; a request may ask for another number.", minimum=1
+    )
+    max_draft_tokens: int = option(
+        0, describe="The most that a request may ask for; a GPU engine is built for it. 0: num_draft_tokens.", minimum=0
     )
     use_draft_logits: bool = option(
         True, describe="Sampled requests: accept by rejection sampling on the draft's logits (false: by token match)."
     )
+    tree_tokens: int = option(63, describe="medusa, eagle: tokens of the largest tree.", minimum=1)
+    num_heads: int = option(4, describe="medusa: heads that are used.", minimum=1)
+    tree_depth: int = option(4, describe="eagle: depth of the tree, so most tokens accepted in a step.", minimum=1)
+    num_beams: int = option(5, describe="redrafter: beams.", minimum=1)
+    beam_tokens: int = option(5, describe="redrafter: tokens of a beam.", minimum=1)
+    window_size: int = option(7, describe="lookahead: window (W).", minimum=1)
+    ngram_size: int = option(7, describe="lookahead: n-gram (N). ngram: longest match.", minimum=1)
+    verification_size: int = option(7, describe="lookahead: verification set (G).", minimum=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BuildConfig:
-    """Limits that the engines are built for, and where they go."""
+    """Limits that the engines are built for, where they are built, and where they go."""
 
     engines_dir: str = option("engines", describe="Where compiled engines are kept.")
     max_seq_len: int = option(1024, describe="Longest prompt plus answer, in tokens.", minimum=16)
     max_batch_size: int = option(4, describe="Sequences whose KV cache each engine holds at once.", minimum=1)
     timeout_s: float = option(1800.0, describe="A build step that runs longer is ended (seconds).", minimum=1)
+    runner: RunnerName = option("local", describe="Where build steps run: local, container or slurm.")
+    full_hash: bool = option(
+        False, describe="Identify checkpoints by every byte, not by headers, sizes and samples; reads all of them."
+    )
+    keep_converted: bool = option(
+        False, describe="Keep converted checkpoints, so that another engine of the same one skips the conversion."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GpuConfig:
+    """The GPUs that the engines are for: an engine runs on the architecture that it was built on."""
+
+    name: str = option(
+        "auto", describe="Such as H100-80GB, or a compute capability such as 9.0. auto: what nvidia-smi shows here."
+    )
+    count: int = option(0, describe="GPUs in the machine. 0: what nvidia-smi shows here.", minimum=0)
+    memory_gb: float = option(0.0, describe="Memory of one, in 10^9 bytes. 0: by its name, or as seen.", minimum=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TensorrtLlmConfig:
+    """How TensorRT-LLM's own programs are used; for the profile tensorrt_llm."""
+
+    converter: Converter = option(
+        "scripts", describe="scripts: convert_checkpoint.py and quantize.py of the image. modelopt: nvidia-modelopt."
+    )
+    examples_dir: str = option("/app/examples", describe="Where the image keeps those scripts.")
+    python: str = option("python3", describe="The interpreter that runs them.")
+    max_num_tokens: int = option(8192, describe="Tokens that one pass may hold, padding removed.", minimum=1)
+    logits_dtype: LogitsType = option("float32", describe="Of both engines; Triton's logits_datatype follows it.")
+    calib_dataset: str = option("", describe="Local folder or file of the texts that quantisation calibrates on.")
+    calib_size: int = option(512, describe="Texts that are used of it.", minimum=1)
+    workers: int = option(0, describe="Ranks that are built at once. 0: all of them.", minimum=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LlmApiConfig:
+    """What goes into the LLM API's configuration beside what follows from this file; for the profile llmapi."""
+
+    args: tuple[str, ...] = option(
+        (), describe="`key.path=value`, such as `kv_cache_config.free_gpu_memory_fraction=0.8`, one a line."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ContainerConfig:
+    """The container that build steps run in; for build.runner container."""
+
+    engine: ContainerEngine = option("docker", describe="docker, podman or apptainer.")
+    image: str = option("", describe="Tag or digest. Empty: NVIDIA's Triton image of the release.")
+    gpus: str = option("all", describe="all, a number, or device=0,1.")
+    shm_size: str = option("2g", describe="Shared memory; several ranks talk through it.")
+    user: str = option("", describe="uid:gid that the files belong to. Empty: yours.")
+    extra_args: tuple[str, ...] = option((), describe="Further arguments of the engine's run, one a line.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SlurmConfig:
+    """The cluster's queue that build steps go to; for build.runner slurm."""
+
+    partition: str = option("", describe="Partition. Empty: the cluster's default; so for the next three.")
+    account: str = option("", describe="Account.")
+    qos: str = option("", describe="Quality of service.")
+    time_limit: str = option("", describe="Such as 02:00:00. Empty: build.timeout_s.")
+    gres: str = option("gpu:{gpus}", describe="Generic resources of a step that needs GPUs; {gpus} is their number.")
+    cpus_per_task: int = option(0, describe="Processors. 0: the cluster's default.", minimum=0)
+    mem: str = option("", describe="Memory, such as 128G. Empty: the cluster's default.")
+    container_image: str = option("", describe="Image for pyxis (--container-image). Empty: no container.")
+    extra_lines: tuple[str, ...] = option((), describe="Further options of sbatch, such as `--exclusive`, one a line.")
+    poll_s: float = option(5.0, describe="Seconds between two looks at the queue.", minimum=0.05)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,7 +190,6 @@ class RepositoryConfig:
     """The generated Triton model repository."""
 
     path: str = option("triton_repo/models", describe="Where the Triton model repository is written.")
-    release: str = option("1.2.1", describe="TensorRT-LLM release whose tensor names the front door uses.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,11 +256,21 @@ class DeployConfig:
     """
 
     name: str = option(describe="Name of the deployment, used in reports.")
-    profile: Profile = option("cpu", describe="Engine profile: cpu.")
+    profile: Profile = option("cpu", describe="Engine profile: cpu, tensorrt_llm or llmapi.")
+    release: str = option(
+        "1.2.1", describe="TensorRT-LLM release: it builds the engines and names the front door's tensors."
+    )
     target: ModelConfig = option(describe="The large model, whose distribution every answer has.")
-    draft: ModelConfig = option(describe="The small model that proposes tokens; it shares the target's tokenizer.")
+    draft: DraftConfig = option(
+        DraftConfig(), describe="The small model that proposes tokens; it shares the target's tokenizer."
+    )
     speculation: SpeculationConfig = option(SpeculationConfig(), describe="How the deployment speculates.")
-    build: BuildConfig = option(BuildConfig(), describe="Engine limits and the engine store.")
+    build: BuildConfig = option(BuildConfig(), describe="Engine limits, where engines are built, and their store.")
+    gpu: GpuConfig = option(GpuConfig(), describe="The GPUs that the engines are for.")
+    tensorrt_llm: TensorrtLlmConfig = option(TensorrtLlmConfig(), describe="TensorRT-LLM's own programs.")
+    llmapi: LlmApiConfig = option(LlmApiConfig(), describe="The LLM API's configuration.")
+    container: ContainerConfig = option(ContainerConfig(), describe="The container of build.runner container.")
+    slurm: SlurmConfig = option(SlurmConfig(), describe="The queue of build.runner slurm.")
     repo: RepositoryConfig = option(RepositoryConfig(), describe="The Triton model repository.")
     serve: ServeConfig = option(ServeConfig(), describe="How the server is started.")
     smoke: SmokeConfig = option(SmokeConfig(), describe="The smoke test.")

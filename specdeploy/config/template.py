@@ -27,7 +27,7 @@ _HEAD: Final = """\
 
 
 def render_template(*, name: str, target: str, draft: str) -> str:
-    """Return the commented YAML of a new deployment: the target at fp32 and the draft at int8.
+    """Return the commented YAML of a new deployment: the draft at int8, the target as it is.
 
     Args:
         name: Name of the deployment.

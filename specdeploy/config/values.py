@@ -53,7 +53,7 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
 
 
 def _text(leaf: Leaf, text: str) -> str:
-    if not text.strip():
+    if not text.strip() and leaf.default != "":
         raise BadValue("the text is empty", "Give a value, or leave the key out for its default.")
     if leaf.choices and text not in leaf.choices:
         raise BadValue(f"{text!r} is not one of {', '.join(leaf.choices)}", nearest(text, leaf.choices))

@@ -5,13 +5,48 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from specdeploy.engine.cpu import CpuProfile
+from specdeploy.engine.llmapi import LlmApiProfile
+from specdeploy.engine.tensorrt_llm import TensorrtLlmProfile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from specdeploy.config.schema import DeployConfig
     from specdeploy.engine.profile import EngineProfile
 
-PROFILES: Final[Mapping[str, EngineProfile]] = {"cpu": CpuProfile()}
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a profile has to know of the machine that builds.
+
+    Args:
+        capability: Compute capability of its GPUs, None when it is not known.
+        calibration: Absolute path of the texts to calibrate on; empty when there are none.
+        calibration_fingerprint: What is in them.
+        modelopt_python: The interpreter that has nvidia-modelopt.
+        package_root: Folder that it finds specdeploy in.
+    """
+
+    capability: tuple[int, int] | None = None
+    calibration: str = ""
+    calibration_fingerprint: str = ""
+    modelopt_python: str = "python3"
+    package_root: str = ""
+
+
+PROFILES: Final[Mapping[str, Callable[[DeployConfig, Machine], EngineProfile]]] = {
+    "cpu": lambda _config, _machine: CpuProfile(),
+    "tensorrt_llm": lambda config, machine: TensorrtLlmProfile(
+        config=config,
+        capability=machine.capability,
+        calibration=machine.calibration,
+        calibration_fingerprint=machine.calibration_fingerprint,
+        modelopt_python=machine.modelopt_python,
+        package_root=machine.package_root,
+    ),
+    "llmapi": lambda config, _machine: LlmApiProfile(config),
+}

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.engine.profile import OUTPUT, SCRATCH, BuildStep, content_key
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from specdeploy.checkpoint.info import CheckpointInfo
     from specdeploy.engine.profile import EngineSpec
+    from specdeploy.findings import Finding
 
 # What the compiler calls itself; a test holds the two together. It changes when the same input compiles to other bytes.
 COMPILER: Final = "specdeploy.cpu.compile/1"
@@ -34,6 +38,31 @@ class CpuProfile:
 
     python: str = sys.executable
     name: str = "cpu"
+
+    @property
+    def inspected(self) -> tuple[str, ...]:
+        """Nothing: the compiler is ours, and what it promises are its files."""
+        return ()
+
+    def precision(self, wanted: str, checkpoint: CheckpointInfo) -> str:
+        """Return fp32 for ``auto``: what a CPU computes in, however the checkpoint is stored."""
+        del checkpoint
+        return "fp32" if wanted == "auto" else wanted
+
+    def check(self, spec: EngineSpec) -> tuple[Finding, ...]:
+        """Return nothing: the pair's own check says what a CPU engine needs."""
+        del spec
+        return ()
+
+    def verify(self, spec: EngineSpec, files: Mapping[str, bytes], sizes: Mapping[str, int]) -> tuple[Finding, ...]:
+        """Return nothing: what the compiler promised to write was looked for already."""
+        del spec, files, sizes
+        return ()
+
+    def facts(self, spec: EngineSpec) -> Mapping[str, Any]:
+        """Return nothing beyond what every manifest has."""
+        del spec
+        return {}
 
     def requirements(self) -> tuple[str, ...]:
         """Return what compiling a Llama checkpoint and reading the engine's configuration need."""
@@ -63,7 +92,7 @@ class CpuProfile:
             env={},
             inputs=(spec.checkpoint.path,),
             outputs=(*_ENGINE_FILES, "compile.json"),
-            key=self._key(spec, COMPILER),
+            **self._identity(spec, COMPILER),
             requires=("numpy", "onnx"),
         )
 
@@ -76,14 +105,15 @@ class CpuProfile:
             env={"HF_HUB_OFFLINE": "1"},
             inputs=(spec.checkpoint.path,),
             outputs=_ENGINE_FILES,
-            key=self._key(spec, BUILDER),
+            **self._identity(spec, BUILDER),
             requires=("onnxruntime_genai", "onnx_ir", "torch", "transformers"),
         )
 
-    def _key(self, spec: EngineSpec, compiler: str) -> str:
-        return content_key(
-            profile=self.name,
-            compiler=compiler,
-            checkpoint=spec.checkpoint.fingerprint,
-            precision=spec.precision,
-        )
+    def _identity(self, spec: EngineSpec, compiler: str) -> dict[str, Any]:
+        parts = {
+            "profile": self.name,
+            "compiler": compiler,
+            "checkpoint": spec.checkpoint.fingerprint,
+            "precision": spec.precision,
+        }
+        return {"key": content_key(**parts), "parts": parts}

@@ -24,6 +24,15 @@ class Waiting:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class StepKept:
+    """What a command would write is there from an earlier run; it is not run again."""
+
+    engine: str
+    step: str
+    path: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class StepStarted:
     """A command begins; ``log`` is the file that its output goes to."""
 
@@ -62,4 +71,4 @@ class Published:
     duration_s: float
 
 
-BuildEvent: TypeAlias = CacheHit | Waiting | StepStarted | StepOutput | StepFinished | Published
+BuildEvent: TypeAlias = CacheHit | Waiting | StepKept | StepStarted | StepOutput | StepFinished | Published

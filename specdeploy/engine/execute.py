@@ -1,46 +1,41 @@
 """Carries out a build plan: the same path for every profile, so that an engine is either published whole or not at all.
 
 For each engine: take it from the store when it is there; otherwise wait for the right to build it, look again, run its
-steps into a staging directory, check what they promised, hash it, publish it. Knows nothing about what the steps do.
+steps, read what they made against what was planned, hash it, publish it. Knows nothing about what the steps do.
 """
 
 from __future__ import annotations
 
-import collections
+import concurrent.futures
 import dataclasses
 import errno
-import signal
-import tempfile
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from specdeploy.engine.events import (
-    BuildEvent,
-    CacheHit,
-    Published,
-    StepFinished,
-    StepOutput,
-    StepStarted,
-    Waiting,
-)
-from specdeploy.engine.profile import OUTPUT, SCRATCH, EngineManifest
-from specdeploy.errors import BuildFailed, EnvironmentFault, ToolMissing
-from specdeploy.system import files, host
+from specdeploy.engine.chain import Chain, StepFailed
+from specdeploy.engine.events import BuildEvent, CacheHit, Published, Waiting
+from specdeploy.engine.profile import EngineManifest
+from specdeploy.errors import BuildFailed, ToolMissing
+from specdeploy.findings import has_errors
+from specdeploy.system import host
+from specdeploy.system.signals import stopped_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from specdeploy.engine.profile import BuildStep
+    from specdeploy.engine.profile import EngineProfile
     from specdeploy.engine.store import EngineStore
     from specdeploy.planning.build import BuildPlan, PlannedEngine
     from specdeploy.system.clock import Clock
-    from specdeploy.system.process import Runner
+    from specdeploy.system.jobs import JobRunner
 
-__all__ = ["BuildEvent", "Tools", "execute"]
+__all__ = ["BuildEvent", "Surroundings", "Tools", "execute"]
 
-_TAIL_LINES: Final = 15
 _FULL_DISK: Final = ("no space left", "disk quota exceeded", "enospc", "file too large")
 _FULL_DISK_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# A file that a profile wants to read is a small one.
+_MOST_INSPECTED_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,34 +51,58 @@ class Tools:
     versions: Callable[[Iterable[str]], Mapping[str, str]] = host.versions
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """Where this run takes place.
+
+    Args:
+        tools: How to ask what is installed there.
+        environment: Variables that matter to the steps, secrets blotted out.
+        host: GPU, driver, image, runner, as far as they are known.
+        keep_steps: Whether what the steps before the last wrote stays in the store.
+    """
+
+    tools: Tools = dataclasses.field(default_factory=Tools)
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    host: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    keep_steps: bool = False
+
+
 def execute(  # all but the plan are keywords
     plan: BuildPlan,
     *,
-    runner: Runner,
+    profile: EngineProfile,
+    jobs: JobRunner,
     store: EngineStore,
     clock: Clock,
     timeout_s: float,
     on_event: Callable[[BuildEvent], None] | None = None,
-    tools: Tools | None = None,
+    surroundings: Surroundings | None = None,
 ) -> tuple[EngineManifest, ...]:
     """Make every engine of the plan that the store does not have, and return all their manifests in its order.
 
     Args:
-        plan: What is to be there.
-        runner: Runs the steps.
+        plan: What is to be there; side by side when it says so.
+        profile: What reads the finished engines.
+        jobs: Where the steps run.
         store: Where engines are looked for and published.
         clock: Durations and dates.
         timeout_s: Seconds that one step may take.
-        on_event: Called with every event as it happens.
-        tools: What is installed here.
+        on_event: Called with every event as it happens, by one thread at a time.
+        surroundings: What is installed where the steps run, and what the manifests say of it.
 
     Raises:
         ToolMissing: A step needs a package or a program that is not here; nothing was run for that engine.
-        BuildFailed: A step failed, took too long, or did not write what it promised. The message ends with the last
-            lines of its log. Nothing was published or left behind for that engine.
+        BuildFailed: A step failed, took too long, did not write what it promised, or the engine is not what was
+            planned. The message ends with the last lines of its log. Nothing was published; what the steps before the
+            failing one wrote is kept, and the next run goes on from there.
     """
     store.clean()
-    build = _Executor(runner, store, clock, timeout_s, on_event or _ignore, tools or Tools())
+    listen = _serialised(on_event or _ignore)
+    chain = Chain(jobs=jobs, store=store, clock=clock, timeout_s=timeout_s, on_event=listen)
+    build = _Executor(chain, profile, surroundings or Surroundings())
+    if plan.side_by_side:
+        return _side_by_side(build, plan.engines)
     return tuple(build.obtain(engine) for engine in plan.engines)
 
 
@@ -91,23 +110,44 @@ def _ignore(_event: BuildEvent) -> None:
     """Nobody listens."""
 
 
-class _StepFailed(Exception):
-    """A step failed; ``message`` says how. The log's tail is added where the log is known."""
+def _serialised(on_event: Callable[[BuildEvent], None]) -> Callable[[BuildEvent], None]:
+    lock = threading.Lock()
 
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+    def listen(event: BuildEvent) -> None:
+        with lock:
+            on_event(event)
+
+    return listen
+
+
+def _side_by_side(build: _Executor, engines: Sequence[PlannedEngine]) -> tuple[EngineManifest, ...]:
+    """Build in a thread each; the first failure, or a signal to us, ends the others' programs, too."""
+    stop = threading.Event()
+
+    def obtain(engine: PlannedEngine) -> EngineManifest:
+        with stopped_by(stop):
+            return build.obtain(engine)
+
+    with concurrent.futures.ThreadPoolExecutor(len(engines), thread_name_prefix="build") as pool:
+        futures = [pool.submit(obtain, engine) for engine in engines]
+        try:
+            done, _ = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+        finally:
+            stop.set()
+    return tuple(future.result() for future in futures)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Executor:
-    runner: Runner
-    store: EngineStore
-    clock: Clock
-    timeout_s: float
-    on_event: Callable[[BuildEvent], None]
-    tools: Tools
+    chain: Chain
+    profile: EngineProfile
+    surroundings: Surroundings
+
+    @property
+    def store(self) -> EngineStore:
+        return self.chain.store
 
     def obtain(self, engine: PlannedEngine) -> EngineManifest:
         found = self._look(engine)
@@ -115,7 +155,7 @@ class _Executor:
             return found
         name = engine.spec.name
         try:
-            with self.store.lock(engine.key, lambda: self.on_event(Waiting(engine=name, key=engine.key))):
+            with self.store.lock(engine.key, lambda: self.chain.on_event(Waiting(engine=name, key=engine.key))):
                 return self._look(engine) or self._build(engine)
         except OSError as error:
             if error.errno in _FULL_DISK_ERRORS:
@@ -126,25 +166,25 @@ class _Executor:
         manifest = self.store.find(engine.key)
         if manifest is not None:
             path = str(self.store.path(engine.key))
-            self.on_event(CacheHit(engine=engine.spec.name, key=engine.key, path=path))
+            self.chain.on_event(CacheHit(engine=engine.spec.name, key=engine.key, path=path))
         return manifest
 
     def _build(self, engine: PlannedEngine) -> EngineManifest:
         self._require_tools(engine)
-        log = self.store.log(engine.key)
-        files.write_atomic(log, "")
-        recent: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
-        began = self.clock.monotonic()
+        clock = self.chain.clock
+        began = clock.monotonic()
         try:
             with self.store.stage(engine.key) as staging:
-                for step in engine.steps:
-                    self._run(engine, step, staging, recent)
-                duration_s = self.clock.monotonic() - began
-                manifest = self.store.publish(staging, self._manifest(engine, duration_s))
-        except _StepFailed as error:
+                steps = self.chain.run(engine, staging)
+                self._verify(engine, staging)
+                duration_s = clock.monotonic() - began
+                manifest = self.store.publish(staging, self._manifest(engine, duration_s, steps))
+        except StepFailed as error:
             # The staging directory is gone here: what is free now is what the next attempt will have.
-            raise self._failure(engine, error, tuple(recent) or files.tail(log, _TAIL_LINES)) from error
-        self.on_event(
+            raise self._failure(engine, error) from error
+        if not self.surroundings.keep_steps:
+            self.chain.drop(engine)
+        self.chain.on_event(
             Published(
                 engine=engine.spec.name,
                 key=engine.key,
@@ -157,7 +197,7 @@ class _Executor:
 
     def _require_tools(self, engine: PlannedEngine) -> None:
         needed = {name for step in engine.steps for name in step.requires}
-        if missing := self.tools.missing(sorted(needed)):
+        if missing := self.surroundings.tools.missing(sorted(needed)):
             raise ToolMissing(
                 f"building {engine.spec.name} needs {', '.join(missing)}, which is not installed here",
                 hint="`specdeploy doctor` says what each profile needs and how to get it.",
@@ -166,34 +206,30 @@ class _Executor:
             if not Path(path).exists():
                 raise BuildFailed(f"building {engine.spec.name} needs {path}, which is gone")
 
-    def _run(self, engine: PlannedEngine, step: BuildStep, staging: Path, recent: collections.deque[str]) -> None:
-        def on_line(line: str) -> None:
-            recent.append(line)
-            self.on_event(StepOutput(engine=engine.spec.name, step=step.name, line=line))
+    def _verify(self, engine: PlannedEngine, staging: Path) -> None:
+        """Read the engine against the plan; what the profile calls an error keeps it from being published."""
+        sizes = {str(path.relative_to(staging)): path.stat().st_size for path in staging.rglob("*") if path.is_file()}
+        readable = [
+            name
+            for name in self.profile.inspected
+            if sizes.get(name, _MOST_INSPECTED_BYTES + 1) <= _MOST_INSPECTED_BYTES
+        ]
+        contents = {name: (staging / name).read_bytes() for name in readable}
+        findings = self.profile.verify(engine.spec, contents, sizes)
+        if has_errors(findings):
+            raise BuildFailed(
+                f"{engine.spec.name}: the finished engine is not what was planned; it was not published",
+                findings=findings,
+            )
 
-        log, began = self.store.log(engine.key), self.clock.monotonic()
-        # Beside the staging directory: what is thrown away may be as large as the engine, and /tmp may be small.
-        with tempfile.TemporaryDirectory(dir=staging.parent, prefix=f"{staging.name}-scratch-") as scratch:
-            places = {OUTPUT: str(staging), SCRATCH: scratch}
-            argv = tuple(_filled(argument, places) for argument in step.argv)
-            env = {name: _filled(value, places) for name, value in step.env.items()}
-            self.on_event(StepStarted(engine=engine.spec.name, step=step.name, argv=argv, log=str(log)))
-            try:
-                code = self.runner.run(argv, env=env, cwd=None, log=log, timeout_s=self.timeout_s, on_line=on_line)
-            except EnvironmentFault as error:
-                raise _StepFailed(f"step `{step.name}`: {error.message}", error.hint) from error
-        _check_step(step, code, staging)
-        duration_s = self.clock.monotonic() - began
-        self.on_event(StepFinished(engine=engine.spec.name, step=step.name, duration_s=duration_s))
-
-    def _failure(self, engine: PlannedEngine, error: _StepFailed, lines: tuple[str, ...]) -> BuildFailed:
-        tail = "\n".join(f"    {line}" for line in lines)
-        text = "\n".join(lines).lower()
+    def _failure(self, engine: PlannedEngine, error: StepFailed) -> BuildFailed:
+        tail = "\n".join(f"    {line}" for line in error.lines)
+        text = "\n".join(error.lines).lower()
         if any(phrase in text for phrase in _FULL_DISK):
             return self._disk_full(engine, f"{error.message}\n{tail}")
-        log = self.store.log(engine.key)
         return BuildFailed(
-            f"{engine.spec.name}: {error.message}; nothing was published. The end of {log}:\n{tail or '    (empty)'}",
+            f"{engine.spec.name}: {error.message}; nothing was published. The end of {error.log}:\n"
+            f"{tail or '    (empty)'}",
             hint=error.hint,
         )
 
@@ -206,9 +242,10 @@ class _Executor:
             hint=f"Free space in {self.store.root}, or set build.engines_dir to a folder on a larger disk.",
         )
 
-    def _manifest(self, engine: PlannedEngine, duration_s: float) -> EngineManifest:
+    def _manifest(self, engine: PlannedEngine, duration_s: float, steps: Mapping[str, float]) -> EngineManifest:
         spec, info = engine.spec, engine.spec.checkpoint
         needed = sorted({name for step in engine.steps for name in step.requires})
+        given = {name: value for step in engine.steps for name, value in step.env.items()}
         return EngineManifest(
             key=engine.key,
             profile=engine.profile,
@@ -223,29 +260,17 @@ class _Executor:
             head_dim=info.head_dim,
             eos_token_ids=info.eos_token_ids,
             files=(),
-            argv=tuple(step.argv for step in engine.steps),
-            tool_versions=dict(self.tools.versions(needed)),
-            created=self.clock.now_iso(),
+            argv=tuple(step.argv for step in engine.steps if step.argv),
+            tool_versions=dict(self.surroundings.tools.versions(needed)),
+            created=self.chain.clock.now_iso(),
             duration_s=round(duration_s, 3),
             size_bytes=0,
+            parts={step.name: dict(step.parts) for step in engine.steps},
+            facts=dict(self.profile.facts(spec)),
+            environment={**self.surroundings.environment, **given},
+            host=dict(self.surroundings.host),
+            steps=dict(steps),
         )
-
-
-def _filled(text: str, places: Mapping[str, str]) -> str:
-    for placeholder, path in places.items():
-        text = text.replace(placeholder, path)
-    return text
-
-
-def _check_step(step: BuildStep, code: int, staging: Path) -> None:
-    """Check the exit code, and then what counts: a tool can print success and write nothing."""
-    if code < 0:
-        hint = "The kernel may have ended it for want of memory." if code == -signal.SIGKILL else ""
-        raise _StepFailed(f"step `{step.name}` was ended by {_signal_name(-code)}", hint)
-    if code > 0:
-        raise _StepFailed(f"step `{step.name}` ended with exit code {code}")
-    if absent := [name for name in step.outputs if not _is_filled(staging / name)]:
-        raise _StepFailed(f"step `{step.name}` ended with 0 but did not write {', '.join(absent)}")
 
 
 def _amount(size: float) -> str:
@@ -255,15 +280,3 @@ def _amount(size: float) -> str:
             return f"{size:.0f} {unit}"
         size /= 1000
     return f"{size:.1f} GB"
-
-
-def _signal_name(number: int) -> str:
-    """Return a signal's name; the real-time ones have none."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _is_filled(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0

@@ -6,8 +6,9 @@
       0123456789abcdef/      first 16 digits of the key: manifest.json and the engine's files
       .staging-<key>-<pid>/  being built; renamed into place when it is complete
       .broken-<key>/         was found damaged and moved aside; the next one replaces it
+      .steps/<key>/          what a step before the last wrote, for the next one; .complete says that it is all there
       .locks/<key>.lock      held by whoever builds that engine
-      logs/<key>.log         what its build printed
+      logs/<key>-<step>.log  what a step of its build printed
 
 An engine is in the store when its directory and a manifest that describes all of its files are; everything else is
 left over from something. The manifest is written last and the directory renamed after that, so no crash leaves half an
@@ -20,6 +21,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shutil
 from typing import TYPE_CHECKING, Final
 
@@ -37,6 +39,8 @@ MANIFEST: Final = "manifest.json"
 _SHORT: Final = 16
 _STAGING: Final = ".staging-"
 _BROKEN: Final = ".broken-"
+_STEPS: Final = ".steps"
+_COMPLETE: Final = ".complete"
 
 
 class EngineStore:
@@ -49,9 +53,33 @@ class EngineStore:
         """Return the directory of an engine, whether or not it exists."""
         return self.root / key[:_SHORT]
 
-    def log(self, key: str) -> Path:
-        """Return the log file of an engine's build."""
-        return self.root / "logs" / f"{key[:_SHORT]}.log"
+    def log(self, key: str, step: str) -> Path:
+        """Return the log file of a step of an engine's build."""
+        name = re.sub(r"[^a-z0-9]+", "-", step.lower()).strip("-")
+        return self.root / "logs" / f"{key[:_SHORT]}-{name}.log"
+
+    def kept_step(self, key: str) -> Path:
+        """Return the directory of what a step before the last writes, whether or not it exists."""
+        return self.root / _STEPS / key[:_SHORT]
+
+    def is_kept(self, key: str) -> bool:
+        """Say whether a step's directory is complete."""
+        return (self.kept_step(key) / _COMPLETE).is_file()
+
+    def begin_step(self, key: str) -> Path:
+        """Return an empty directory for a step; only for the holder of its lock."""
+        directory = self.kept_step(key)
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        return directory
+
+    def keep_step(self, key: str) -> None:
+        """Note that a step's directory is complete."""
+        files.write_atomic(self.kept_step(key) / _COMPLETE, "")
+
+    def drop_step(self, key: str) -> None:
+        """Remove what a step wrote."""
+        shutil.rmtree(self.kept_step(key), ignore_errors=True)
 
     def find(self, key: str) -> EngineManifest | None:
         """Return the manifest of a complete engine, or None.
@@ -61,6 +89,17 @@ class EngineStore:
         """
         manifest = self._manifest(key)
         return manifest if manifest is not None and not self._damage(manifest) else None
+
+    def manifests(self) -> tuple[EngineManifest, ...]:
+        """Return the manifests of all complete engines, the oldest first."""
+        keys = (path.parent.name for path in self.root.glob(f"[0-9a-f]*/{MANIFEST}"))
+        found = (manifest for key in keys if (manifest := self._manifest(key)) is not None)
+        complete = (manifest for manifest in found if not self._damage(manifest))
+        return tuple(sorted(complete, key=lambda manifest: (manifest.created, manifest.key)))
+
+    def directories(self) -> tuple[str, ...]:
+        """Return the short keys of all engine directories, complete or not, in their order."""
+        return tuple(sorted(path.name for path in self.root.glob("[0-9a-f]*") if path.is_dir()))
 
     def verify(self, key: str, *, full: bool = False) -> tuple[Finding, ...]:
         """Return what is wrong with an engine: its files and their sizes, and with *full* their content (SHA-256)."""
@@ -126,6 +165,28 @@ class EngineStore:
                     removed.append(staging)
         return tuple(removed)
 
+    def leftovers(self) -> tuple[Path, ...]:
+        """Return what interrupted builds left: staging directories, results of single steps, engines found damaged.
+
+        What a builder is at work on is not among them.
+        """
+        found = [*self.root.glob(f"{_STAGING}*"), *self.root.glob(f"{_BROKEN}*"), *self.root.glob(f"{_STEPS}/*")]
+        return tuple(path for path in sorted(found) if self._is_idle(_short_of(path)))
+
+    def remove(self, path: Path) -> bool:
+        """Remove an engine's directory, or one of :meth:`leftovers`; say whether it was, for a builder may be there."""
+        with files.locked_if_free(self._lock_path(_short_of(path))) as free:
+            if free:
+                # Not one file after the other under its name: a reader must not meet half an engine.
+                doomed = self.root / f"{_BROKEN}{_short_of(path)}-{os.getpid()}"
+                path.rename(doomed)
+                shutil.rmtree(doomed, ignore_errors=True)
+        return free
+
+    def _is_idle(self, short: str) -> bool:
+        with files.locked_if_free(self._lock_path(short)) as free:
+            return free
+
     def free_bytes(self) -> int | None:
         """Return the free space where the store is, in bytes; None when it cannot be seen."""
         try:
@@ -142,7 +203,7 @@ class EngineStore:
         except (OSError, ValueError, ConfigError):
             return None
         # An engine without files is none, whatever the manifest says.
-        return manifest if manifest.key == key and manifest.files else None
+        return manifest if manifest.key.startswith(key) and manifest.files else None
 
     def _damage(self, manifest: EngineManifest) -> tuple[Finding, ...]:
         """Return a finding for every file that is missing or has another size; looks at directory entries only."""
@@ -174,6 +235,11 @@ class EngineStore:
             broken = self.root / f"{_BROKEN}{key[:_SHORT]}"
             shutil.rmtree(broken, ignore_errors=True)
             self.path(key).rename(broken)
+
+
+def _short_of(path: Path) -> str:
+    """Return the short key that a directory of the store is of."""
+    return path.name.removeprefix(_STAGING).removeprefix(_BROKEN).partition("-")[0]
 
 
 def _engine_file(path: Path, root: Path) -> EngineFile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from specdeploy.engine import PROFILES
+from specdeploy.engine.cpu import CpuProfile
 from specdeploy.errors import EXIT_ENVIRONMENT, EXIT_OK
 from specdeploy.findings import Finding, has_errors
 from specdeploy.system.host import HostInfo, missing, probe_host
@@ -87,7 +87,7 @@ def diagnose() -> Diagnosis:
 
 
 def _cpu_lacks() -> tuple[Finding, ...]:
-    absent = missing(PROFILES["cpu"].requirements())
+    absent = missing(CpuProfile().requirements())
     if not absent:
         return ()
     return (

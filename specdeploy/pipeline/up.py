@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from specdeploy.errors import EXIT_CANNOT_DECIDE, EXIT_OK
-from specdeploy.pipeline import measure, prepare, serving
+from specdeploy.pipeline import checking, engines, measure, prepare, serving
 from specdeploy.pipeline.workspace import workspace
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Outcome:
 
     exit_code: int
     stopped_at: str
-    built: prepare.Built
+    built: engines.Built
     repository: Path
     documents: dict[str, Any]
     report: Path | None
@@ -116,13 +116,13 @@ def up(loaded: LoadedConfig, watcher: Watcher) -> Outcome:
     )
 
 
-def _prepare(loaded: LoadedConfig, watcher: Watcher) -> prepare.Built:
+def _prepare(loaded: LoadedConfig, watcher: Watcher) -> engines.Built:
     watcher.stage("check: do the two checkpoints belong together?")
-    pair = prepare.check(loaded)
-    prepare.require_pair(pair)
-    watcher.findings(pair.findings)
+    checked = checking.check(loaded)
+    checking.require_sound_plan(checked)
+    watcher.findings(checked.findings)
     watcher.stage("build: compile target and draft")
-    built = prepare.build_pair(loaded, pair, watcher.build)
+    built = engines.build_checked(loaded, checked, watcher.build)
     watcher.stage("repo and lint: write the Triton model repository")
     findings = prepare.write_repository(loaded, built)
     place = workspace(loaded)

@@ -1,16 +1,20 @@
-"""From a configuration and two checkpoints to the list of commands that make their engines; nothing runs here."""
+"""From a configuration and its checkpoints to the list of commands that make the engines; nothing runs here."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from specdeploy.config.rules import PAIRS
 from specdeploy.engine.profile import BuildStep, EngineSpec, engine_key
+from specdeploy.findings import has_errors
 
 if TYPE_CHECKING:
+    from specdeploy.checkpoint.head import HeadInfo
     from specdeploy.checkpoint.info import CheckpointInfo
     from specdeploy.config.schema import DeployConfig, ModelConfig
     from specdeploy.engine.profile import EngineProfile, Role
+    from specdeploy.findings import Finding
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,9 +25,11 @@ class PlannedEngine:
         spec: What is wanted.
         profile: Name of the profile.
         key: The engine's key in the store.
-        steps: The commands, in order.
+        steps: The commands, in order; none when the findings hold an error.
         limit: Longest sequence that the finished engine holds, in tokens.
         estimated_bytes: About how large it will be.
+        devices: GPUs that its steps may use; empty leaves it to them.
+        findings: What the profile says against it.
     """
 
     spec: EngineSpec
@@ -32,9 +38,12 @@ class PlannedEngine:
     steps: tuple[BuildStep, ...]
     limit: int
     estimated_bytes: int
+    devices: tuple[int, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for ``--json``; of the checkpoint only what identifies it."""
+        head = self.spec.head
         return {
             "role": self.spec.role,
             "name": self.spec.name,
@@ -42,8 +51,12 @@ class PlannedEngine:
             "key": self.key,
             "precision": self.spec.precision,
             "checkpoint": {"path": self.spec.checkpoint.path, "fingerprint": self.spec.checkpoint.fingerprint},
+            "head": None if head is None else {"path": head.path, "fingerprint": head.fingerprint},
             "max_seq_len": self.limit,
+            "max_batch_size": self.spec.max_batch_size,
+            "world_size": self.spec.world_size,
             "estimated_bytes": self.estimated_bytes,
+            "devices": list(self.devices),
             "steps": [step.as_dict() for step in self.steps],
         }
 
@@ -52,45 +65,115 @@ class PlannedEngine:
 class BuildPlan:
     """The engines of a deployment, the target's first.
 
-    Both may have one key (the same checkpoint at the same precision): the executor then builds it once.
+    Two may have one key (the same checkpoint at the same precision): the executor then builds it once.
+
+    Args:
+        engines: What is to be there.
+        side_by_side: Whether they are built at the same time.
     """
 
     engines: tuple[PlannedEngine, ...]
+    side_by_side: bool = False
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What speaks against any of the engines, each once."""
+        return tuple(dict.fromkeys(finding for engine in self.engines for finding in engine.findings))
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for ``--json``."""
-        return {"engines": [engine.as_dict() for engine in self.engines]}
+        return {"side_by_side": self.side_by_side, "engines": [engine.as_dict() for engine in self.engines]}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sources:
+    """What a deployment is made from.
+
+    Args:
+        target: The large checkpoint.
+        draft: The small one, for methods that have one.
+        head: The head, for methods that have one.
+    """
+
+    target: CheckpointInfo
+    draft: CheckpointInfo | None = None
+    head: HeadInfo | None = None
 
 
 def plan_build(
-    config: DeployConfig, target: CheckpointInfo, draft: CheckpointInfo, profile: EngineProfile
+    config: DeployConfig, sources: Sources, profile: EngineProfile, *, gpu_count: int | None = None
 ) -> BuildPlan:
-    """Return the plan that makes both engines with *profile*."""
-    return BuildPlan(
-        engines=(
-            _planned(config, config.target, target, "target", profile),
-            _planned(config, config.draft, draft, "draft", profile),
-        )
-    )
+    """Return the plan that makes the engines with *profile*.
+
+    Args:
+        config: The deployment.
+        sources: Its checkpoints.
+        profile: How engines are made.
+        gpu_count: GPUs of the machine that builds; with enough of them, engines are built side by side, each on its
+            own. None when it is not known.
+
+    Raises:
+        ConfigError: A checkpoint cannot be made into an engine by this profile at all.
+    """
+    wanted = [(config.target, _spec(config, config.target, sources.target, "target", profile, sources))]
+    # The LLM API loads both checkpoints itself: its one "engine" is the configuration.
+    if sources.draft is not None and config.speculation.method in PAIRS and config.profile != "llmapi":
+        wanted.append((config.draft, _spec(config, config.draft, sources.draft, "draft", profile, sources)))
+    engines = [_planned(spec, profile) for _, spec in wanted]
+    return _placed(engines, gpu_count)
 
 
-def _planned(
-    config: DeployConfig, model: ModelConfig, checkpoint: CheckpointInfo, role: Role, profile: EngineProfile
-) -> PlannedEngine:
-    spec = EngineSpec(
+def _spec(
+    config: DeployConfig,
+    model: ModelConfig,
+    checkpoint: CheckpointInfo,
+    role: Role,
+    profile: EngineProfile,
+    sources: Sources,
+) -> EngineSpec:
+    precision = profile.precision(model.precision, checkpoint)
+    return EngineSpec(
         role=role,
-        name=f"{checkpoint.name}-{model.precision}",
-        precision=model.precision,
+        name=f"{checkpoint.name}-{precision}",
+        precision=precision,
         checkpoint=checkpoint,
         max_seq_len=config.build.max_seq_len,
         max_batch_size=config.build.max_batch_size,
+        head=sources.head if role == "target" else None,
+        draft=sources.draft if role == "target" and config.profile == "llmapi" else None,
+        kv_cache=model.kv_cache,
+        tp_size=model.tp_size,
+        pp_size=model.pp_size,
+        ep_size=model.ep_size,
+        extra_convert_args=model.extra_convert_args,
+        extra_build_args=model.extra_build_args,
     )
-    steps = profile.steps(spec)
+
+
+def _planned(spec: EngineSpec, profile: EngineProfile) -> PlannedEngine:
+    findings = profile.check(spec)
+    # What cannot be made has no commands; the findings say why.
+    steps = () if has_errors(findings) else profile.steps(spec)
     return PlannedEngine(
         spec=spec,
         profile=profile.name,
-        key=engine_key(steps),
+        key=engine_key(steps) if steps else "",
         steps=steps,
         limit=profile.limit(spec),
         estimated_bytes=profile.estimated_bytes(spec),
+        findings=findings,
     )
+
+
+def _placed(engines: list[PlannedEngine], gpu_count: int | None) -> BuildPlan:
+    """Give each engine GPUs of its own when there are enough for all, and build them at the same time."""
+    needs = [max((step.gpus for step in engine.steps), default=0) for engine in engines]
+    different = len({engine.key for engine in engines}) > 1
+    if not different or gpu_count is None or not all(needs) or sum(needs) > gpu_count:
+        return BuildPlan(engines=tuple(engines))
+    placed: list[PlannedEngine] = []
+    first = 0
+    for engine, need in zip(engines, needs, strict=True):
+        placed.append(dataclasses.replace(engine, devices=tuple(range(first, first + need))))
+        first += need
+    return BuildPlan(engines=tuple(placed), side_by_side=True)

@@ -68,7 +68,7 @@ def _row(release: str, rows: Mapping[str, Any]) -> str:
     if not found:
         known = ", ".join(".".join(row.split(".")[:2]) for row in rows)
         raise ConfigError(
-            f"repo.release: the tensors of TensorRT-LLM {release!r} are not known",
+            f"release: the tensors of TensorRT-LLM {release!r} are not known",
             hint=f"known releases: {known}; use the one whose names your clients send",
         )
     return found[0]

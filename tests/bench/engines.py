@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime_genai as og
 
 from specdeploy.config.load import load_config
-from specdeploy.pipeline import prepare
+from specdeploy.pipeline import engines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,9 +47,9 @@ class Stepper:
 def rows(recipe: Path) -> list[tuple[str, float]]:
     """Return the cost ratios of the recipe's engines, measured in turns."""
     loaded = load_config(recipe, overrides={}, env=os.environ)
-    built = prepare.build(loaded, on_event=lambda _event: None)
+    built = engines.build(loaded, on_event=lambda _event: None)
     drafts = loaded.config.speculation.num_draft_tokens
-    target, draft = Stepper(built.target_path), Stepper(built.draft_path)
+    target, draft = map(Stepper, built.paths)
     taken: dict[str, list[float]] = {"step": [], "verify": [], "draft": []}
     for _ in range(REPEATS):
         taken["step"].append(target.seconds(1))

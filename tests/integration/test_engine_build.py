@@ -16,8 +16,9 @@ from specdeploy.engine.events import CacheHit, Published
 from specdeploy.engine.execute import execute
 from specdeploy.engine.store import EngineStore
 from specdeploy.errors import BuildFailed
-from specdeploy.planning.build import plan_build
+from specdeploy.planning.build import Sources, plan_build
 from specdeploy.system.clock import SystemClock
+from specdeploy.system.jobs import LocalJobs
 from specdeploy.system.process import SubprocessRunner
 
 if TYPE_CHECKING:
@@ -43,10 +44,17 @@ def checkpoint(tmp_path_factory):
 
 def _build(root: Path, checkpoint, config=CONFIG, profile=None):
     events = []
-    plan = plan_build(config, checkpoint, checkpoint, profile or CpuProfile())
+    profile = profile or CpuProfile()
+    plan = plan_build(config, Sources(target=checkpoint, draft=checkpoint), profile)
     store = EngineStore(root / "engines")
     manifests = execute(
-        plan, runner=SubprocessRunner(), store=store, clock=SystemClock(), timeout_s=120, on_event=events.append
+        plan,
+        profile=profile,
+        jobs=LocalJobs(SubprocessRunner()),
+        store=store,
+        clock=SystemClock(),
+        timeout_s=120,
+        on_event=events.append,
     )
     return store, manifests, events
 

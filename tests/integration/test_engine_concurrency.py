@@ -17,11 +17,12 @@ ROOT = Path(__file__).parents[2]
 BUILDER = """
 import sys
 from pathlib import Path
-from specdeploy.engine.execute import execute
+from specdeploy.engine.execute import Surroundings, execute
 from specdeploy.engine.store import EngineStore
 from specdeploy.system.clock import SystemClock
+from specdeploy.system.jobs import LocalJobs
 from specdeploy.system.process import SubprocessRunner
-from tests.unit.engine.fakes import TOOLS, plan, planned, step
+from tests.unit.engine.fakes import TOOLS, FakeProfile, plan, planned, step
 
 compiler = '''
 import os, sys, time
@@ -35,8 +36,9 @@ while not os.path.exists(sys.argv[2] + "/go"):
 store, meet = sys.argv[1], sys.argv[2]
 steps = [step(argv=(sys.executable, "-c", compiler, "{output}", meet))]
 (manifest,) = execute(
-    plan(planned(steps=steps)), runner=SubprocessRunner(), store=EngineStore(Path(store)), clock=SystemClock(),
-    timeout_s=120, on_event=lambda event: print(type(event).__name__, flush=True), tools=TOOLS,
+    plan(planned(steps=steps)), profile=FakeProfile(), jobs=LocalJobs(SubprocessRunner()),
+    store=EngineStore(Path(store)), clock=SystemClock(),
+    timeout_s=120, on_event=lambda event: print(type(event).__name__, flush=True), surroundings=Surroundings(tools=TOOLS),
 )
 print(manifest.created, flush=True)
 """

@@ -23,9 +23,14 @@ FLOORS: tuple[frozenset[str], ...] = (
             "config.leaves",
             "config.values",
             "config.document",
+            "config.rules",
             "checkpoint.info",
             "checkpoint.compat",
             "checkpoint.huggingface",
+            "checkpoint.head",
+            "checkpoint.head_compat",
+            "checkpoint.trtllm",
+            "checkpoint.fitness",
             "checkpoint.tokenizer",
             "planning",
             "engine",
@@ -44,9 +49,13 @@ FLOORS: tuple[frozenset[str], ...] = (
         {
             "config.load",
             "checkpoint.read",
+            "checkpoint.folder",
+            "checkpoint.read_head",
+            "checkpoint.read_trtllm",
             "checkpoint.safetensors",
             "engine.store",
             "engine.execute",
+            "engine.chain",
             "triton.runtime",
             "triton.server",
             "triton.sources",
@@ -60,7 +69,7 @@ FLOORS: tuple[frozenset[str], ...] = (
 )
 PURE = FLOORS[0] | FLOORS[1]
 # They stand beside the house: run as `python -m`, or copied into what Triton serves, and imported by nobody.
-LEAVES = ("cpu", "triton.models")
+LEAVES = ("cpu", "modelopt", "triton.models")
 IO_MODULES = {
     "asyncio",
     "http",

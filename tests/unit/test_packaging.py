@@ -47,6 +47,9 @@ def test_the_wheel_ships_what_the_generated_repository_needs(tmp_path: Path) -> 
     wanted = {
         "specdeploy/py.typed",
         "specdeploy/triton/tensors.json",
+        "specdeploy/engine/tensorrt_llm/releases.json",
+        "specdeploy/engine/llmapi/arguments.json",
+        "specdeploy/modelopt/__main__.py",
         "specdeploy/triton/models/speculative_decoder/1/model.py",
         "specdeploy/triton/models/preprocessing/1/model.py",
         "specdeploy/cpu/backend/model.py",

@@ -48,7 +48,7 @@ def build_repository(
 
     Raises:
         RepositoryError: A tokenizer or source file is missing.
-        ConfigError: ``repo.release`` is not known.
+        ConfigError: ``release`` is not known.
     """
     _require(tokenizer_files, "tokenizer.json", "the target's tokenizer")
     for model in _WITH_TOKENIZER:
@@ -80,7 +80,7 @@ def engine_path(engine: PurePath, repository: PurePath) -> str:
 
 
 def _configs(config: DeployConfig, target: EngineManifest, engine_paths: Mapping[str, str]) -> tuple[ModelConfig, ...]:
-    release = config.repo.release
+    release = config.release
     # The manifest knows no padding token; padding is never attended to, so the end token serves.
     end_id = target.eos_token_ids[0] if target.eos_token_ids else -1
     engines = (models.engine(model, config, path=engine_paths[role]) for role, model in names.ENGINE_MODELS.items())
@@ -100,7 +100,7 @@ def _manifest(config: DeployConfig, engines: Mapping[str, EngineManifest], files
         "kind": "repository",
         "deployment": config.name,
         "profile": config.profile,
-        "release": config.repo.release,
+        "release": config.release,
         "engines": {role: _engine_facts(role, manifest) for role, manifest in engines.items()},
         "defaults": {
             "num_draft_tokens": config.speculation.num_draft_tokens,

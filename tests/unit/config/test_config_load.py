@@ -43,7 +43,7 @@ def test_what_is_not_given_has_the_default_of_the_schema(load):
     loaded = load()
 
     assert loaded.config.draft.precision == "int8"
-    assert loaded.config.target.precision == "fp32"
+    assert loaded.config.target.precision == "auto"
     assert loaded.config.build.max_seq_len == 1024
     assert loaded.origin["draft.precision"] == "specdeploy.yaml:3"
     assert loaded.origin["build.max_seq_len"] == "default"
@@ -122,8 +122,8 @@ def test_values_are_read_by_the_type_of_their_key(load, text, key, value):
         ("speculation: {use_draft_logits: 1}", "expected true or false, got '1'", ""),
         ("profile: gpu", "'gpu' is not one of cpu", ""),
         ("profile: cpuu", "'cpuu' is not one of cpu", "did you mean cpu?"),
-        ("profile: 3", "expected one of cpu, got an integer ('3')", ""),
-        ("repo: {release: 1.2}", "expected text, got a number ('1.2')", 'Put it in quotes: "1.2".'),
+        ("profile: 3", "expected one of cpu, tensorrt_llm, llmapi, got an integer ('3')", ""),
+        ("release: 1.2", "expected text, got a number ('1.2')", 'Put it in quotes: "1.2".'),
         ("repo: {path: no}", "expected text, got a boolean ('no')", 'Put it in quotes: "no".'),
         ("repo: {path: 2026-01-01}", "expected text, got a date", ""),
         ("repo: {path: ''}", "the text is empty", ""),
@@ -165,11 +165,12 @@ def test_an_unknown_or_repeated_key_is_refused(load, text, said, hint):
 
 def test_all_problems_of_all_sources_come_at_once(load):
     """One run is enough to mend everything."""
-    text = "name: demo\nprofil: cpu\ntarget: {checkpoint: 7}\nload: {seed: -1, seed: 0}\n"
+    text = "nmae: demo\nprofil: cpu\ntarget: {checkpoint: 7}\nload: {seed: -1, seed: 0}\n"
 
     problems = _problems(load, text, {"load.paris": "1"}, {"SPECDEPLOY__BUILD__MAX_SEQ_LEN": "many"})
 
     assert [(problem.code, problem.where) for problem in problems] == [
+        ("config.unknown-key", "specdeploy.yaml:1"),
         ("config.unknown-key", "specdeploy.yaml:2"),
         ("config.value", "specdeploy.yaml:3"),
         ("config.value", "specdeploy.yaml:4"),
@@ -178,7 +179,7 @@ def test_all_problems_of_all_sources_come_at_once(load):
         ("config.override", "--set load.paris"),
         ("config.missing-key", "specdeploy.yaml"),
     ]
-    assert problems[-1].message == "`draft.checkpoint` is required"
+    assert problems[-1].message == "`name` is required"
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "null\n"])
@@ -186,7 +187,7 @@ def test_an_empty_file_lacks_the_required_keys(load, text):
     """It is not an error of its own."""
     messages = [problem.message for problem in _problems(load, text)]
 
-    assert messages == [f"`{key}` is required" for key in ("name", "target.checkpoint", "draft.checkpoint")]
+    assert messages == [f"`{key}` is required" for key in ("name", "target.checkpoint")]
 
 
 def test_required_keys_may_come_from_elsewhere(load):
@@ -255,7 +256,7 @@ def test_lists_in_overrides(load, text, value):
 
 def test_text_in_an_override_is_taken_as_it_is(load):
     """The shell has had its turn with the quotes; 1.2 is text for a key that holds text."""
-    assert load(MINIMAL, {"repo.release": "1.2"}).config.repo.release == "1.2"
+    assert load(MINIMAL, {"release": "1.2"}).config.release == "1.2"
 
 
 def test_a_missing_file_points_to_init(tmp_path):

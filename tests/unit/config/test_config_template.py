@@ -34,8 +34,19 @@ def _values(leaf):
     return st.lists(_scalars(leaf), max_size=3).map(tuple) if leaf.is_list else _scalars(leaf)
 
 
-REQUIRED = {leaf.path: _values(leaf) for leaf in LEAVES if leaf.default is None}
-OPTIONAL = {leaf.path: _values(leaf) for leaf in LEAVES if leaf.default is not None}
+# What the rules of ``config.rules`` allow together on the profile cpu; each rule has its own tests.
+RULED = {
+    "profile": st.just("cpu"),
+    "speculation.method": st.just("draft_target"),
+    "speculation.max_draft_tokens": st.just(0),
+    "build.runner": st.sampled_from(("local", "slurm")),
+    **{f"{role}.precision": st.sampled_from(("auto", "fp32", "int8", "int4")) for role in ("target", "draft")},
+    **{f"{role}.kv_cache": st.just("auto") for role in ("target", "draft")},
+    **{f"{role}.{key}": st.just(1) for role in ("target", "draft") for key in ("tp_size", "pp_size", "ep_size")},
+}
+NEEDED = {leaf.path for leaf in LEAVES if leaf.default is None} | {"draft.checkpoint"}
+REQUIRED = {leaf.path: _values(leaf) for leaf in LEAVES if leaf.path in NEEDED}
+OPTIONAL = {leaf.path: RULED.get(leaf.path, _values(leaf)) for leaf in LEAVES if leaf.path not in NEEDED}
 CONFIGURATIONS = st.fixed_dictionaries(REQUIRED, optional=OPTIONAL)
 
 
@@ -70,7 +81,7 @@ def test_init_writes_a_valid_configuration(tmp_path):
     config = load_config(path, {}, {}).config
 
     assert (config.name, config.target.checkpoint, config.draft.checkpoint) == ("my deployment", "big", "../small")
-    assert (config.target.precision, config.draft.precision) == ("fp32", "int8")
+    assert (config.target.precision, config.draft.precision) == ("auto", "int8")
 
 
 def test_every_key_is_in_the_template_with_its_comment():
@@ -93,7 +104,10 @@ def test_uncommenting_every_default_changes_nothing(tmp_path):
 
     assert "default" not in loaded.origin.values()
     defaults = {leaf.path: leaf.default for leaf in LEAVES if leaf.default is not None}
-    assert flatten(loaded.config) == flatten(loaded.config) | defaults | {"draft.precision": "int8"}
+    assert flatten(loaded.config) == flatten(loaded.config) | defaults | {
+        "draft.checkpoint": "b",
+        "draft.precision": "int8",
+    }
 
 
 @pytest.mark.parametrize(

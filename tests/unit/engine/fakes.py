@@ -13,6 +13,8 @@ from tests.unit.checkpoint.folders import info
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from specdeploy.findings import Finding
+
 KEY = "0123456789abcdef" * 4
 TOOLS = Tools(missing=lambda names: (), versions=lambda names: dict.fromkeys(names, "1.0"))
 
@@ -73,6 +75,30 @@ class FakeRunner:
         if self._act is not None:
             self._act(output)
         return self._code
+
+
+class FakeProfile:
+    """Finds in a finished engine what it is told to.
+
+    Args:
+        findings: Given back for every engine.
+    """
+
+    name = "cpu"
+    inspected = ("model.bin",)
+
+    def __init__(self, *findings: Finding) -> None:
+        self.seen: list[tuple[Mapping[str, bytes], Mapping[str, int]]] = []
+        self._findings = findings
+
+    def verify(self, spec, files, sizes):
+        """Remember what there was to read."""
+        self.seen.append((dict(files), dict(sizes)))
+        return self._findings
+
+    def facts(self, spec):
+        """Say one thing for the manifest."""
+        return {"role": spec.role}
 
 
 def step(key: str = KEY, *, outputs: Sequence[str] = ("model.bin",), **changes) -> BuildStep:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from specdeploy.engine import PROFILES
+from specdeploy.config.rules import METHODS
+from specdeploy.config.schema import DeployConfig, ModelConfig
+from specdeploy.engine import PROFILES, Machine
 from specdeploy.engine.cpu import BUILDER, COMPILED_ARCHITECTURES, COMPILER, CpuProfile
 from specdeploy.engine.profile import EngineSpec
 from tests.unit.checkpoint.folders import info
@@ -117,4 +119,6 @@ def test_the_builder_is_the_release_that_the_extra_pins():
 
 def test_the_profile_is_registered_under_its_name():
     """The registry is a dict, and its keys are what the configuration says."""
-    assert {name: profile.name for name, profile in PROFILES.items()} == {"cpu": "cpu"}
+    config = DeployConfig(name="x", target=ModelConfig(checkpoint="a"))
+
+    assert {name: make(config, Machine()).name for name, make in PROFILES.items()} == {name: name for name in METHODS}

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import threading
+from pathlib import Path
 
 import pytest
 
-from specdeploy.engine.events import CacheHit, Published, StepFinished, StepOutput, StepStarted, Waiting
-from specdeploy.engine.execute import Tools, execute
+from specdeploy.engine.events import CacheHit, Published, StepFinished, StepKept, StepOutput, StepStarted, Waiting
+from specdeploy.engine.execute import Surroundings, Tools, execute
+from specdeploy.engine.profile import BuildStep, engine_key
 from specdeploy.engine.store import EngineStore
 from specdeploy.errors import BuildFailed, EnvironmentFault, ToolMissing
-from tests.unit.engine.fakes import KEY, TOOLS, FakeClock, FakeRunner, plan, planned, step
+from specdeploy.findings import Finding
+from specdeploy.planning.build import BuildPlan
+from specdeploy.system.jobs import LocalJobs
+from specdeploy.system.signals import Endings
+from tests.unit.engine.fakes import KEY, TOOLS, FakeClock, FakeProfile, FakeRunner, plan, planned, step
 
 OTHER = "f" * 64
 
@@ -22,10 +29,17 @@ def store(tmp_path):
     return EngineStore(tmp_path / "engines")
 
 
-def _execute(store, runner, build=None, events=None, tools=TOOLS):
+def _execute(store, runner, build=None, events=None, tools=TOOLS, profile=None, surroundings=None):
     listen = None if events is None else events.append
     return execute(
-        build or plan(), runner=runner, store=store, clock=FakeClock(), timeout_s=9.0, on_event=listen, tools=tools
+        build or plan(),
+        profile=profile or FakeProfile(),
+        jobs=LocalJobs(runner),
+        store=store,
+        clock=FakeClock(),
+        timeout_s=9.0,
+        on_event=listen,
+        surroundings=dataclasses.replace(surroundings or Surroundings(), tools=tools),
     )
 
 
@@ -38,8 +52,8 @@ def _failure(store, runner, build=None, **kwargs):
 
 
 def _entries(store):
-    """Return what is in the store beside its logs and locks."""
-    return sorted(path.name for path in store.root.iterdir() if path.name not in {".locks", "logs"})
+    """Return what is in the store beside its logs, its locks and what a next run goes on from."""
+    return sorted(path.name for path in store.root.iterdir() if path.name not in {".locks", ".steps", "logs"})
 
 
 def test_an_engine_is_built_and_published(store):
@@ -64,7 +78,7 @@ def test_events_tell_the_whole_story(store):
     assert kinds == [StepStarted, StepOutput, StepOutput, StepFinished, Published]
     assert {event.engine for event in events} == {"target-engine"}
     assert [event.line for event in events if isinstance(event, StepOutput)] == ["half", "done"]
-    assert events[0].log == str(store.log(KEY))
+    assert events[0].log == str(store.log(KEY, "compile"))
     assert events[-1].size_bytes == len(b"weights")
 
 
@@ -88,8 +102,8 @@ def test_placeholders_become_directories(store):
 
     (argv,), (env,) = runner.calls, runner.envs
     assert argv[2].startswith(str(store.root / f".staging-{KEY[:16]}-"))
-    assert argv[3] == f"--tmp={scratch[0]}"
-    assert env == {"TMP": str(scratch[0])}
+    assert argv[3] == f"--tmp={scratch[0] / '0'}"
+    assert env == {"TMP": str(scratch[0] / "0")}
     assert not scratch[0].exists()
 
 
@@ -103,18 +117,170 @@ def test_one_engine_for_both_roles_is_built_once(store):
     assert len(runner.calls) == 1
 
 
-def test_steps_run_in_order_into_one_directory(store):
-    """A later step sees what an earlier one wrote."""
-    seen = []
-    runner = FakeRunner(act=lambda output: seen.append(sorted(path.name for path in output.iterdir())))
-    steps = (step("1" * 64, name="convert"), step("2" * 64, name="build"))
-    events = []
+def two_steps() -> tuple[BuildStep, BuildStep]:
+    """A conversion, and a build that reads what it wrote."""
+    convert = step("1" * 64, name="convert", outputs=("converted.bin",), parts={"tp_size": "2"})
+    build = step("2" * 64, name="build", argv=("builder", "{previous}", "--output", "{output}"), parts={"batch": "4"})
+    return convert, build
 
-    _execute(store, runner, plan(planned(steps=steps)), events)
+
+CHAIN = engine_key(two_steps())
+
+
+class TwoSteps(FakeRunner):
+    """Plays both steps of :func:`two_steps`; *fail* is the program that fails.
+
+    Args:
+        fail: ``compiler`` or ``builder``; empty for neither.
+    """
+
+    def __init__(self, fail: str = "") -> None:
+        super().__init__()
+        self.fail = fail
+        self.read: list[bytes] = []
+
+    def run(self, argv, **keywords) -> int:
+        """Write what the program promises, the builder after reading what the conversion left."""
+        if argv[0] == "builder":
+            self.read.append((Path(argv[1]) / "converted.bin").read_bytes())
+        self._files = {"model.bin": b"weights"} if argv[0] == "builder" else {"converted.bin": b"converted"}
+        self._code = int(argv[0] == self.fail)
+        return super().run(argv, **keywords)
+
+    @property
+    def programs(self) -> list[str]:
+        """The programs that ran, in order."""
+        return [call[0] for call in self.calls]
+
+
+def _chain() -> BuildPlan:
+    return plan(planned(CHAIN, steps=two_steps()))
+
+
+def test_a_step_reads_what_the_one_before_it_wrote(store):
+    """The engine holds what the last one wrote and nothing else; what lay between is gone."""
+    runner, events = TwoSteps(), []
+
+    (manifest,) = _execute(store, runner, _chain(), events)
 
     assert [event.step for event in events if isinstance(event, StepStarted)] == ["convert", "build"]
-    assert seen == [["model.bin"], ["model.bin"]]
-    assert runner.calls[0][2] == runner.calls[1][2]
+    assert runner.read == [b"converted"]
+    assert [file.path for file in manifest.files] == ["model.bin"]
+    assert list((store.root / ".steps").iterdir()) == []
+
+
+def test_a_failed_build_goes_on_at_the_step_that_failed(store):
+    """The conversion, which may have taken an hour, is not done again."""
+    with pytest.raises(BuildFailed, match="step `build`"):
+        _execute(store, TwoSteps(fail="builder"), _chain())
+    runner, events = TwoSteps(), []
+
+    (manifest,) = _execute(store, runner, _chain(), events)
+
+    assert runner.programs == ["builder"]
+    assert [event.step for event in events if isinstance(event, StepKept)] == ["convert"]
+    assert list(manifest.steps) == ["build"]
+
+
+def test_a_conversion_that_failed_is_done_again(store):
+    """What it left is not taken for a result."""
+    with pytest.raises(BuildFailed, match="step `convert`"):
+        _execute(store, TwoSteps(fail="compiler"), _chain())
+    runner = TwoSteps()
+
+    _execute(store, runner, _chain())
+
+    assert runner.programs == ["compiler", "builder"]
+
+
+def test_what_the_first_step_wrote_can_be_kept_for_other_engines(store):
+    """Another engine of the same converted checkpoint skips the conversion."""
+    keep = Surroundings(keep_steps=True)
+    _execute(store, TwoSteps(), _chain(), surroundings=keep)
+    convert, build = two_steps()
+    other = dataclasses.replace(build, key="3" * 64)
+    runner = TwoSteps()
+
+    _execute(store, runner, plan(planned(engine_key((convert, other)), steps=(convert, other))), surroundings=keep)
+
+    assert runner.programs == ["builder"]
+
+
+def test_an_engine_that_is_not_what_was_planned_is_not_published(store):
+    """However well its commands ended."""
+    wrong = Finding(severity="error", code="engine.mode", message="no drafts")
+    profile = FakeProfile(wrong)
+
+    with pytest.raises(BuildFailed, match="not what was planned") as caught:
+        _execute(store, FakeRunner(), profile=profile)
+
+    assert caught.value.findings == (wrong,)
+    assert profile.seen == [({"model.bin": b"weights"}, {"model.bin": 7})]
+    assert store.find(KEY) is None
+
+
+def test_a_manifest_says_what_decided_the_engine_and_where_it_was_made(store):
+    """Enough to explain a later miss, and to ask the right machine."""
+    around = Surroundings(environment={"NCCL_DEBUG": "INFO"}, host={"gpu": "H100"})
+
+    (manifest,) = _execute(store, TwoSteps(), _chain(), surroundings=around)
+
+    assert manifest.parts == {"convert": {"tp_size": "2"}, "build": {"batch": "4"}}
+    assert (manifest.facts, manifest.host) == ({"role": "target"}, {"gpu": "H100"})
+    assert manifest.environment == {"NCCL_DEBUG": "INFO", "TMP": "{scratch}"}
+    assert set(manifest.steps) == {"convert", "build"}
+
+
+def test_small_files_are_written_without_a_command(store):
+    """What a configuration is built of needs no program."""
+    written = step(argv=(), env={}, outputs=("model.yaml",), writes={"model.yaml": "model: x\n"}, requires=())
+    runner = FakeRunner()
+
+    (manifest,) = _execute(store, runner, plan(planned(steps=(written,))))
+
+    assert runner.calls == []
+    assert (store.path(KEY) / "model.yaml").read_text() == "model: x\n"
+    assert [file.path for file in manifest.files] == ["model.yaml"]
+
+
+def test_engines_are_built_side_by_side_when_the_plan_says_so(store):
+    """Each on its own GPUs, at the same time: each waits for the other to have begun."""
+    meeting = threading.Barrier(2, timeout=30)
+    runner = FakeRunner(act=lambda _output: meeting.wait())
+    target = planned(steps=(step(gpus=2),))
+    other = step("e" * 64, gpus=1)
+    draft = planned("e" * 64, role="draft", steps=(other,))
+    target, draft = dataclasses.replace(target, devices=(0, 1)), dataclasses.replace(draft, devices=(2,))
+
+    first, second = _execute(store, runner, BuildPlan(engines=(target, draft), side_by_side=True))
+
+    assert (first.key, second.key) == (KEY, "e" * 64)
+    assert {env["CUDA_VISIBLE_DEVICES"] for env in runner.envs} == {"0,1", "2"}
+
+
+def test_a_failure_stops_the_engine_beside_it(store):
+    """Nobody waits an hour for an error that is known."""
+    running = threading.Event()
+
+    class Hanging(FakeRunner):
+        def run(self, argv, **keywords):
+            if keywords["env"]["CUDA_VISIBLE_DEVICES"] == "1":
+                assert running.wait(30)
+                raise EnvironmentFault("the GPU is gone")
+            running.set()
+            with Endings() as endings:
+                for _ in range(3000):
+                    endings.raise_if_asked()
+                    threading.Event().wait(0.01)
+            raise AssertionError("nobody asked it to stop")
+
+    engines = (
+        dataclasses.replace(planned(steps=(step(gpus=1),)), devices=(0,)),
+        dataclasses.replace(planned("e" * 64, role="draft", steps=(step("e" * 64, gpus=1),)), devices=(1,)),
+    )
+
+    with pytest.raises(BuildFailed, match="the GPU is gone"):
+        _execute(store, Hanging(), BuildPlan(engines=engines, side_by_side=True))
 
 
 def test_a_failing_step_shows_the_end_of_its_log(store):
@@ -124,10 +290,10 @@ def test_a_failing_step_shows_the_end_of_its_log(store):
     error = _failure(store, FakeRunner(lines=lines, code=3))
 
     assert "target-engine: step `compile` ended with exit code 3; nothing was published" in error.message
-    assert str(store.log(KEY)) in error.message
+    assert str(store.log(KEY, "compile")) in error.message
     assert error.message.endswith("ValueError: the reason")
     assert "line 10" not in error.message
-    assert store.log(KEY).read_text().splitlines() == lines
+    assert store.log(KEY, "compile").read_text().splitlines() == lines
 
 
 @pytest.mark.parametrize(("code", "said"), [(-9, "SIGKILL"), (-11, "SIGSEGV"), (-35, "signal 35")])
@@ -252,7 +418,7 @@ def test_the_log_is_of_the_last_build(store):
     _failure(store, FakeRunner(lines=["old"], code=1))
     _execute(store, FakeRunner(lines=["new"]))
 
-    assert store.log(KEY).read_text() == "new\n"
+    assert store.log(KEY, "compile").read_text() == "new\n"
 
 
 def test_leftovers_of_other_engines_are_cleaned_first(store):
@@ -293,12 +459,13 @@ def test_a_second_builder_waits_and_takes_the_first_ones_engine(store):
         target=lambda: made.extend(
             execute(
                 plan(),
-                runner=second_runner,
+                profile=FakeProfile(),
+                jobs=LocalJobs(second_runner),
                 store=store,
                 clock=FakeClock(),
                 timeout_s=9.0,
                 on_event=listen,
-                tools=TOOLS,
+                surroundings=Surroundings(tools=TOOLS),
             )
         )
     )

@@ -33,13 +33,13 @@ def test_a_manifest_survives_json(files, argv, ids, tools, duration):
 
 def test_the_schema_version_comes_first():
     """A reader of any version finds it."""
-    assert next(iter(manifest().to_dict().items())) == ("schema_version", 1)
+    assert next(iter(manifest().to_dict().items())) == ("schema_version", 2)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"schema_version": 2}, "schema version 1: 2"),
+        ({"schema_version": 1}, "schema version 2: 1"),
         ({"files": [{"path": "x"}]}, "damaged"),
         ({"files": 3}, "damaged"),
         ({"vocab_size": "many"}, "damaged"),

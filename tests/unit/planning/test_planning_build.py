@@ -7,7 +7,7 @@ import json
 
 from specdeploy.config.schema import BuildConfig, DeployConfig, ModelConfig
 from specdeploy.engine.cpu import CpuProfile
-from specdeploy.planning.build import plan_build
+from specdeploy.planning.build import Sources, plan_build
 from tests.unit.checkpoint.folders import info
 
 CONFIG = DeployConfig(
@@ -18,12 +18,13 @@ CONFIG = DeployConfig(
 )
 TARGET = info()
 DRAFT = info(name="small", path="/checkpoints/small", fingerprint="e" * 64)
+SOURCES = Sources(target=TARGET, draft=DRAFT)
 PROFILE = CpuProfile(python="python3")
 
 
 def test_both_engines_are_planned_target_first():
     """With names for people and the limits of the deployment."""
-    target, draft = plan_build(CONFIG, TARGET, DRAFT, PROFILE).engines
+    target, draft = plan_build(CONFIG, SOURCES, PROFILE).engines
 
     assert (target.spec.role, target.spec.name, target.spec.precision) == ("target", "big-fp32", "fp32")
     assert (draft.spec.role, draft.spec.name, draft.spec.precision) == ("draft", "small-int8", "int8")
@@ -35,14 +36,16 @@ def test_one_checkpoint_at_one_precision_is_one_engine():
     """Both roles have the same key, so it is built once."""
     config = dataclasses.replace(CONFIG, draft=ModelConfig(checkpoint="copy", precision="fp32"))
 
-    target, draft = plan_build(config, TARGET, info(name="copy", path="/elsewhere"), PROFILE).engines
+    target, draft = plan_build(
+        config, Sources(target=TARGET, draft=info(name="copy", path="/elsewhere")), PROFILE
+    ).engines
 
     assert target.key == draft.key
 
 
 def test_a_plan_is_the_same_every_time_and_can_be_written_down():
     """Equal inputs, equal plan, and JSON that holds the commands but not the vocabulary."""
-    first, second = (plan_build(CONFIG, TARGET, DRAFT, PROFILE) for _ in range(2))
+    first, second = (plan_build(CONFIG, SOURCES, PROFILE) for _ in range(2))
     document = json.loads(json.dumps(first.as_dict()))
 
     assert first == second

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from specdeploy.config.schema import BuildConfig, DeployConfig, ModelConfig, RepositoryConfig
+from specdeploy.config.schema import BuildConfig, DeployConfig, ModelConfig
 from specdeploy.engine.profile import EngineManifest
 from specdeploy.triton.repository import build_repository
 
@@ -29,7 +29,7 @@ def deploy_config(*, release: str = "1.2.1", **overrides: Any) -> DeployConfig:
         "target": ModelConfig(checkpoint="target"),
         "draft": ModelConfig(checkpoint="draft", precision="int8"),
         "build": BuildConfig(max_seq_len=128, max_batch_size=3),
-        "repo": RepositoryConfig(release=release),
+        "release": release,
     }
     return DeployConfig(**(values | overrides))
 

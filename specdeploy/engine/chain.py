@@ -1,0 +1,223 @@
+"""The steps of one engine as jobs: where each writes, what it left from an earlier run, whether it kept its promises.
+
+All steps but the last write to directories of the store that outlive a failure, so that the next run goes on where this
+one stopped; the last writes to the engine's staging directory. Knows nothing about what the steps do or where they run.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import signal
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from specdeploy.engine.events import BuildEvent, StepFinished, StepKept, StepOutput, StepStarted
+from specdeploy.engine.profile import OUTPUT, PREVIOUS, SCRATCH, engine_key
+from specdeploy.errors import EnvironmentFault
+from specdeploy.system import files
+from specdeploy.system.jobs import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from specdeploy.engine.profile import BuildStep
+    from specdeploy.engine.store import EngineStore
+    from specdeploy.planning.build import PlannedEngine
+    from specdeploy.system.clock import Clock
+    from specdeploy.system.jobs import JobRunner
+
+_TAIL_LINES: Final = 15
+
+
+class StepFailed(Exception):
+    """A step failed; ``message`` says how, ``log`` and ``lines`` what it printed last."""
+
+    def __init__(self, message: str, *, hint: str, log: Path, lines: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.log = log
+        self.lines = lines
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Placed:
+    """A step and where it works."""
+
+    step: BuildStep
+    key: str
+    output: Path
+    previous: Path | None
+    scratch: Path
+    log: Path
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Placeholder to directory."""
+        previous = {} if self.previous is None else {PREVIOUS: str(self.previous)}
+        return {OUTPUT: str(self.output), SCRATCH: str(self.scratch), **previous}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chain:
+    """Runs the steps of engines.
+
+    Args:
+        jobs: Where they run.
+        store: Whose directories they write to.
+        clock: Durations.
+        timeout_s: Seconds that one step may take.
+        on_event: Told of every event.
+    """
+
+    jobs: JobRunner
+    store: EngineStore
+    clock: Clock
+    timeout_s: float
+    on_event: Callable[[BuildEvent], None]
+
+    def run(self, engine: PlannedEngine, staging: Path) -> dict[str, float]:
+        """Run what is left to do of an engine, the last step into *staging*; return the seconds of each step that ran.
+
+        Raises:
+            StepFailed: A step failed, took too long, or did not write what it promised.
+        """
+        keys = [engine_key(engine.steps[: number + 1]) for number in range(len(engine.steps))]
+        with contextlib.ExitStack() as stack:
+            # Another engine may be made from the same converted checkpoint at the same time.
+            for key in keys[:-1]:
+                stack.enter_context(self.store.lock(key))
+            # Beside the staging directory: what is thrown away may be as large as the engine, and /tmp may be small.
+            prefix = f"{staging.name}-scratch-"
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=staging.parent, prefix=prefix)))
+            placed = self._placed(engine, keys, staging, scratch)
+            return self._run(engine, placed)
+
+    def drop(self, engine: PlannedEngine) -> None:
+        """Remove what the steps before the last left."""
+        for number in range(1, len(engine.steps)):
+            self.store.drop_step(engine_key(engine.steps[:number]))
+
+    def _placed(self, engine: PlannedEngine, keys: list[str], staging: Path, scratch: Path) -> list[_Placed]:
+        """Return the steps that are left to do, each in an empty directory, with what it writes itself."""
+        done = [number for number, key in enumerate(keys[:-1]) if self.store.is_kept(key)]
+        first = done[-1] + 1 if done else 0
+        for number in done[-1:]:
+            path = str(self.store.kept_step(keys[number]))
+            self.on_event(StepKept(engine=engine.spec.name, step=engine.steps[number].name, path=path))
+        placed: list[_Placed] = []
+        for number in range(first, len(keys)):
+            step, last = engine.steps[number], number == len(keys) - 1
+            own = scratch / str(number)
+            own.mkdir()
+            place = _Placed(
+                step=step,
+                key=keys[number],
+                output=staging if last else self.store.begin_step(keys[number]),
+                previous=self.store.kept_step(keys[number - 1]) if number else None,
+                scratch=own,
+                log=self.store.log(engine.key, f"{number + 1} {step.name}" if number or not last else step.name),
+            )
+            files.write_atomic(place.log, "")
+            for name, text in step.writes.items():
+                files.write_atomic(place.output / name, text)
+            placed.append(place)
+        return placed
+
+    def _run(self, engine: PlannedEngine, placed: list[_Placed]) -> dict[str, float]:
+        reporter = _Reporter(self, engine, placed)
+        jobs = [self._job(engine, place) for place in placed if place.step.argv]
+        try:
+            self.jobs.run_chain(jobs, reporter)
+        except EnvironmentFault as error:
+            raise reporter.failure(f": {error.message}", error.hint) from error
+        for place in placed:
+            if not place.step.argv:
+                reporter.check(place, 0)
+        return reporter.durations
+
+    def _job(self, engine: PlannedEngine, place: _Placed) -> Job:
+        step = place.step
+        devices = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, engine.devices))} if engine.devices and step.gpus else {}
+        return Job(
+            name=f"{engine.spec.role}: {step.name}",
+            argv=tuple(_filled(argument, place.places) for argument in step.argv),
+            env={name: _filled(value, place.places) for name, value in (devices | dict(step.env)).items()},
+            log=place.log,
+            timeout_s=self.timeout_s,
+            gpus=step.gpus,
+            reads=(*map(Path, step.inputs), *(() if place.previous is None else (place.previous,))),
+            writes=(place.output, place.scratch),
+            promises=tuple(place.output / name for name in step.outputs),
+        )
+
+
+class _Reporter:
+    """Listens to the jobs of one engine: passes events on, remembers the last lines, checks every end."""
+
+    def __init__(self, chain: Chain, engine: PlannedEngine, placed: list[_Placed]) -> None:
+        self.durations: dict[str, float] = {}
+        self._chain = chain
+        self._engine = engine
+        self._placed = {place.log: place for place in placed}
+        self._last = len(engine.steps) - 1
+        self._current = placed[0]
+        self._recent: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
+        self._began = chain.clock.monotonic()
+
+    def started(self, job: Job) -> None:
+        self._current = self._placed[job.log]
+        self._recent.clear()
+        self._began = self._chain.clock.monotonic()
+        name = self._engine.spec.name
+        self._chain.on_event(StepStarted(engine=name, step=self._current.step.name, argv=job.argv, log=str(job.log)))
+
+    def line(self, job: Job, text: str) -> None:
+        self._recent.append(text)
+        step = self._placed[job.log].step.name
+        self._chain.on_event(StepOutput(engine=self._engine.spec.name, step=step, line=text))
+
+    def ended(self, job: Job, exit_code: int) -> None:
+        self.check(self._placed[job.log], exit_code)
+
+    def check(self, place: _Placed, code: int) -> None:
+        """Check the exit code, and then what counts: a tool can print success and write nothing."""
+        self._current = place
+        if code < 0:
+            hint = "The kernel may have ended it for want of memory." if code == -signal.SIGKILL else ""
+            raise self.failure(f" was ended by {_signal_name(-code)}", hint)
+        if code > 0:
+            raise self.failure(f" ended with exit code {code}")
+        if absent := [name for name in place.step.outputs if not _is_filled(place.output / name)]:
+            raise self.failure(f" ended with 0 but did not write {', '.join(absent)}")
+        duration_s = self._chain.clock.monotonic() - self._began
+        self.durations[place.step.name] = round(duration_s, 3)
+        if place.step is not self._engine.steps[-1]:
+            self._chain.store.keep_step(place.key)
+        self._chain.on_event(StepFinished(engine=self._engine.spec.name, step=place.step.name, duration_s=duration_s))
+
+    def failure(self, message: str, hint: str = "") -> StepFailed:
+        place = self._current
+        lines = tuple(self._recent) or files.tail(place.log, _TAIL_LINES)
+        return StepFailed(f"step `{place.step.name}`{message}", hint=hint, log=place.log, lines=lines)
+
+
+def _filled(text: str, places: Mapping[str, str]) -> str:
+    for placeholder, path in places.items():
+        text = text.replace(placeholder, path)
+    return text
+
+
+def _signal_name(number: int) -> str:
+    """Return a signal's name; the real-time ones have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _is_filled(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0

@@ -1,0 +1,197 @@
+"""What the deployment is built for and where: the GPUs, the texts to calibrate on, and who runs the steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import specdeploy
+from specdeploy.engine import Machine
+from specdeploy.engine.execute import Surroundings, Tools
+from specdeploy.engine.tensorrt_llm.releases import find_release
+from specdeploy.engine.tensorrt_llm.surroundings import Seen
+from specdeploy.errors import ConfigError
+from specdeploy.planning.gpus import GpuSpec, gpu_spec
+from specdeploy.system import host
+from specdeploy.system.container import ContainerJobs
+from specdeploy.system.container_command import ContainerSettings
+from specdeploy.system.jobs import LocalJobs
+from specdeploy.system.process import SubprocessRunner
+from specdeploy.system.slurm import SlurmJobs
+from specdeploy.system.slurm_script import SlurmSettings
+
+if TYPE_CHECKING:
+    from specdeploy.config.load import LoadedConfig
+    from specdeploy.config.schema import DeployConfig
+    from specdeploy.system.jobs import JobRunner
+
+_CAPABILITY: Final = re.compile(r"(\d+)\.(\d+)")
+_GIGABYTE: Final = 10**9
+# What the steps inherit of our environment and what changes how they run.
+_RELEVANT: Final = re.compile(r"CUDA_.*|NVIDIA_.*|NCCL_.*|TLLM_.*|TRTLLM_.*|TRT_LLM_.*|HF_.*|BUILDER_.*|OMP_.*")
+_SECRET: Final = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(?:^|_)KEY", re.IGNORECASE)
+BLOTTED: Final = "***"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gpus:
+    """The GPUs that the engines are for.
+
+    Args:
+        spec: The kind.
+        count: How many there are; None when it is not known.
+        driver: Of NVIDIA; None when it cannot be seen.
+    """
+
+    spec: GpuSpec
+    count: int | None
+    driver: str | None = None
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        """Compute capability; None when it is not known."""
+        match = _CAPABILITY.fullmatch(self.spec.compute_capability or "")
+        return None if match is None else (int(match[1]), int(match[2]))
+
+
+NO_GPUS: Final = Gpus(spec=GpuSpec(name=""), count=None)
+
+
+def find_gpus(config: DeployConfig) -> Gpus:
+    """Return the GPUs that the configuration names, and of what it leaves open what nvidia-smi shows here."""
+    wanted = config.gpu
+    seen = _visible() if wanted.name == "auto" or not wanted.count else ()
+    first = seen[0] if seen else None
+    memory = int(wanted.memory_gb * _GIGABYTE) or None
+    if wanted.name != "auto":
+        capability = wanted.name if _CAPABILITY.fullmatch(wanted.name) else None
+        spec = gpu_spec(wanted.name, memory_bytes=memory, compute_capability=capability)
+    elif first is not None:
+        size = memory or first.memory_bytes
+        spec = gpu_spec(first.name, memory_bytes=size, compute_capability=first.compute_capability or None)
+    else:
+        spec = GpuSpec(name="", memory_bytes=memory)
+    return Gpus(spec=spec, count=wanted.count or len(seen) or None, driver=first.driver if first else None)
+
+
+@functools.cache
+def _visible() -> tuple[host.GpuInfo, ...]:
+    """Ask nvidia-smi once a run: it takes up to a second."""
+    return host.visible_gpus()
+
+
+def machine(loaded: LoadedConfig, gpus: Gpus) -> Machine:
+    """Return what a profile has to know of where it builds.
+
+    Raises:
+        ConfigError: ``tensorrt_llm.calib_dataset`` names nothing.
+    """
+    settings = loaded.config.tensorrt_llm
+    calibration = loaded.resolve(settings.calib_dataset).resolve() if settings.calib_dataset else None
+    if calibration is not None and not calibration.exists():
+        raise ConfigError(
+            f"tensorrt_llm.calib_dataset: there is no {calibration}", hint="Name a local folder or file of texts."
+        )
+    return Machine(
+        capability=gpus.capability,
+        calibration="" if calibration is None else str(calibration),
+        calibration_fingerprint="" if calibration is None else _fingerprint(calibration),
+        modelopt_python=settings.python,
+        package_root=str(Path(specdeploy.__file__).parents[1]),
+    )
+
+
+def _fingerprint(path: Path) -> str:
+    """Return the SHA-256 of the names and contents of the texts; they are small beside the checkpoints."""
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            digest.update(f"{file.relative_to(path.parent)}\0{file.stat().st_size}\0".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def seen_by(config: DeployConfig, gpus: Gpus) -> Seen:
+    """Return what can be seen of where the release is to run."""
+    local = config.build.runner == "local"
+    return Seen(
+        image=image_name(config) if config.build.runner == "container" else None,
+        installed=host.package_version("tensorrt_llm") if local else None,
+        python=host.python_version() if local else None,
+        driver=gpus.driver,
+        capability=gpus.capability,
+    )
+
+
+def image_name(config: DeployConfig) -> str:
+    """Return the container image: the one that is named, or NVIDIA's of the release.
+
+    Raises:
+        ConfigError: None is named, and none is known for the release.
+    """
+    if config.container.image:
+        return config.container.image
+    image = find_release(config.release).image
+    if image is None:
+        raise ConfigError(f"no image of TensorRT-LLM {config.release} is known", hint="Set container.image.")
+    return image.tag
+
+
+def job_runner(config: DeployConfig) -> JobRunner:
+    """Return what runs the build's steps."""
+    if config.build.runner == "slurm":
+        return SlurmJobs(slurm_settings(config))
+    local = SubprocessRunner()
+    if config.build.runner == "container":
+        return ContainerJobs(container_settings(config), local)
+    return LocalJobs(local)
+
+
+def container_settings(config: DeployConfig) -> ContainerSettings:
+    """Return how containers are run."""
+    wanted = config.container
+    return ContainerSettings(
+        image=image_name(config),
+        engine=wanted.engine,
+        gpus=wanted.gpus,
+        shm_size=wanted.shm_size,
+        user=wanted.user,
+        extra_args=wanted.extra_args,
+    )
+
+
+def slurm_settings(config: DeployConfig) -> SlurmSettings:
+    """Return what is asked of Slurm."""
+    wanted = dataclasses.asdict(config.slurm)
+    return SlurmSettings(**wanted)
+
+
+def _tools(config: DeployConfig) -> Tools:
+    """Return how to ask for programs: those of a container or a node cannot be seen from here."""
+    if config.build.runner == "local":
+        return Tools()
+    return Tools(missing=lambda _names: (), versions=lambda _names: {})
+
+
+def surroundings(config: DeployConfig, gpus: Gpus) -> Surroundings:
+    """Return what is installed where the steps run, and what the manifests say of this run."""
+    runner = config.build.runner
+    facts: dict[str, Any] = {"runner": runner}
+    if config.profile != "cpu":
+        facts |= {
+            "gpu": gpus.spec.name or None,
+            "compute_capability": gpus.spec.compute_capability,
+            "driver": gpus.driver,
+        }
+    if runner == "container":
+        facts["image"] = image_name(config)
+    if runner == "slurm" and config.slurm.container_image:
+        facts["image"] = config.slurm.container_image
+    kept = {name: value for name, value in sorted(os.environ.items()) if _RELEVANT.fullmatch(name)}
+    blotted = {name: BLOTTED if _SECRET.search(name) else value for name, value in kept.items()}
+    return Surroundings(tools=_tools(config), environment=blotted, host=facts, keep_steps=config.build.keep_converted)
