@@ -59,7 +59,7 @@ class BuildLines:
         elif isinstance(event, StepKept):
             self._progress.note(f"{event.engine}: {event.step} was done by an earlier run")
         elif isinstance(event, Waiting):
-            self._progress.note(f"{event.engine}: another process is building it; waiting")
+            self._progress.note(f"{event.engine}: another build is at work on it; waiting")
         elif isinstance(event, StepStarted):
             self._progress.note(f"{event.engine}: {event.step} (log: {event.log})")
         elif isinstance(event, Published):

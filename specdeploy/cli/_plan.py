@@ -70,6 +70,8 @@ def _engine(planned: Planned, engine: PlannedEngine) -> Iterator[str]:
             if step.argv:
                 yield f"     {shlex.join(step.argv)}"
             yield f"     writes {', '.join(step.outputs)}"
+        for text in planned.handed_over.get(engine.key, ()):
+            yield from ("  handed over as:", *(f"     {line}" for line in text.splitlines()))
 
 
 def _reason(planned: Planned, engine: PlannedEngine) -> str:

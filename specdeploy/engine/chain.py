@@ -9,12 +9,13 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from specdeploy.engine.events import BuildEvent, StepFinished, StepKept, StepOutput, StepStarted
+from specdeploy.engine.events import BuildEvent, StepFinished, StepKept, StepOutput, StepStarted, Waiting
 from specdeploy.engine.profile import OUTPUT, PREVIOUS, SCRATCH, engine_key
 from specdeploy.errors import EnvironmentFault
 from specdeploy.system import files
@@ -85,51 +86,41 @@ class Chain:
         Raises:
             StepFailed: A step failed, took too long, or did not write what it promised.
         """
-        keys = [engine_key(engine.steps[: number + 1]) for number in range(len(engine.steps))]
         with contextlib.ExitStack() as stack:
             # Another engine may be made from the same converted checkpoint at the same time.
-            for key in keys[:-1]:
-                stack.enter_context(self.store.lock(key))
+            for key in _keys(engine)[:-1]:
+                waiting = Waiting(engine=engine.spec.name, key=key)
+                stack.enter_context(self.store.lock(key, functools.partial(self.on_event, waiting)))
             # Beside the staging directory: what is thrown away may be as large as the engine, and /tmp may be small.
             prefix = f"{staging.name}-scratch-"
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=staging.parent, prefix=prefix)))
-            placed = self._placed(engine, keys, staging, scratch)
-            return self._run(engine, placed)
+            return self._run(engine, self._prepared(engine, staging, scratch))
 
     def drop(self, engine: PlannedEngine) -> None:
         """Remove what the steps before the last left."""
-        for number in range(1, len(engine.steps)):
-            self.store.drop_step(engine_key(engine.steps[:number]))
+        for key in _keys(engine)[:-1]:
+            self.store.drop_step(key)
 
-    def _placed(self, engine: PlannedEngine, keys: list[str], staging: Path, scratch: Path) -> list[_Placed]:
-        """Return the steps that are left to do, each in an empty directory, with what it writes itself."""
-        done = [number for number, key in enumerate(keys[:-1]) if self.store.is_kept(key)]
-        first = done[-1] + 1 if done else 0
+    def _prepared(self, engine: PlannedEngine, staging: Path, scratch: Path) -> list[_Placed]:
+        """Return the steps that are left to do, each with its directories, a new log, and what it writes itself."""
+        placed = _placed(engine, self.store, staging, scratch)
+        done = [number for number, place in enumerate(placed[:-1]) if self.store.is_kept(place.key)]
         for number in done[-1:]:
-            path = str(self.store.kept_step(keys[number]))
-            self.on_event(StepKept(engine=engine.spec.name, step=engine.steps[number].name, path=path))
-        placed: list[_Placed] = []
-        for number in range(first, len(keys)):
-            step, last = engine.steps[number], number == len(keys) - 1
-            own = scratch / str(number)
-            own.mkdir()
-            place = _Placed(
-                step=step,
-                key=keys[number],
-                output=staging if last else self.store.begin_step(keys[number]),
-                previous=self.store.kept_step(keys[number - 1]) if number else None,
-                scratch=own,
-                log=self.store.log(engine.key, f"{number + 1} {step.name}" if number or not last else step.name),
-            )
+            place = placed[number]
+            self.on_event(StepKept(engine=engine.spec.name, step=place.step.name, path=str(place.output)))
+        left = placed[done[-1] + 1 :] if done else placed
+        for place in left:
+            if place.output != staging:
+                self.store.begin_step(place.key)
+            place.scratch.mkdir()
             files.write_atomic(place.log, "")
-            for name, text in step.writes.items():
+            for name, text in place.step.writes.items():
                 files.write_atomic(place.output / name, text)
-            placed.append(place)
-        return placed
+        return left
 
     def _run(self, engine: PlannedEngine, placed: list[_Placed]) -> dict[str, float]:
         reporter = _Reporter(self, engine, placed)
-        jobs = [self._job(engine, place) for place in placed if place.step.argv]
+        jobs = [_job(engine, place, self.timeout_s) for place in placed if place.step.argv]
         try:
             self.jobs.run_chain(jobs, reporter)
         except EnvironmentFault as error:
@@ -139,20 +130,49 @@ class Chain:
                 reporter.check(place, 0)
         return reporter.durations
 
-    def _job(self, engine: PlannedEngine, place: _Placed) -> Job:
-        step = place.step
-        devices = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, engine.devices))} if engine.devices and step.gpus else {}
-        return Job(
-            name=f"{engine.spec.role}: {step.name}",
-            argv=tuple(_filled(argument, place.places) for argument in step.argv),
-            env={name: _filled(value, place.places) for name, value in (devices | dict(step.env)).items()},
-            log=place.log,
-            timeout_s=self.timeout_s,
-            gpus=step.gpus,
-            reads=(*map(Path, step.inputs), *(() if place.previous is None else (place.previous,))),
-            writes=(place.output, place.scratch),
-            promises=tuple(place.output / name for name in step.outputs),
+
+def preview_jobs(engine: PlannedEngine, store: EngineStore, timeout_s: float) -> tuple[Job, ...]:
+    """Return the jobs of all steps of an engine as they would be run, for people to read; nothing is made for them."""
+    staging = store.root / "staging"
+    placed = _placed(engine, store, staging, store.root / "staging-scratch")
+    return tuple(_job(engine, place, timeout_s) for place in placed if place.step.argv)
+
+
+def _keys(engine: PlannedEngine) -> list[str]:
+    """Return for each step the key of it and all before it."""
+    return [engine_key(engine.steps[: number + 1]) for number in range(len(engine.steps))]
+
+
+def _placed(engine: PlannedEngine, store: EngineStore, staging: Path, scratch: Path) -> list[_Placed]:
+    """Return where each step works; nothing is made there."""
+    keys, last = _keys(engine), len(engine.steps) - 1
+    return [
+        _Placed(
+            step=step,
+            key=keys[number],
+            output=staging if number == last else store.kept_step(keys[number]),
+            previous=store.kept_step(keys[number - 1]) if number else None,
+            scratch=scratch / str(number),
+            log=store.log(engine.key, f"{number + 1} {step.name}" if last else step.name),
         )
+        for number, step in enumerate(engine.steps)
+    ]
+
+
+def _job(engine: PlannedEngine, place: _Placed, timeout_s: float) -> Job:
+    step = place.step
+    devices = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, engine.devices))} if engine.devices and step.gpus else {}
+    return Job(
+        name=f"{engine.spec.role}: {step.name}",
+        argv=tuple(_filled(argument, place.places) for argument in step.argv),
+        env={name: _filled(value, place.places) for name, value in (devices | dict(step.env)).items()},
+        log=place.log,
+        timeout_s=timeout_s,
+        gpus=step.gpus,
+        reads=(*map(Path, step.inputs), *(() if place.previous is None else (place.previous,))),
+        writes=(place.output, place.scratch),
+        promises=tuple(place.output / name for name in step.outputs),
+    )
 
 
 class _Reporter:

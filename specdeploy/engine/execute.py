@@ -58,13 +58,13 @@ class Surroundings:
     Args:
         tools: How to ask what is installed there.
         environment: Variables that matter to the steps, secrets blotted out.
-        host: GPU, driver, image, runner, as far as they are known.
+        host: Asked when an engine is done: GPU, driver, image, runner, as far as they are known.
         keep_steps: Whether what the steps before the last wrote stays in the store.
     """
 
     tools: Tools = dataclasses.field(default_factory=Tools)
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    host: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    host: Callable[[], Mapping[str, Any]] = dict
     keep_steps: bool = False
 
 
@@ -268,7 +268,7 @@ class _Executor:
             parts={step.name: dict(step.parts) for step in engine.steps},
             facts=dict(self.profile.facts(spec)),
             environment={**self.surroundings.environment, **given},
-            host=dict(self.surroundings.host),
+            host=dict(self.surroundings.host()),
             steps=dict(steps),
         )
 

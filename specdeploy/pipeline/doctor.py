@@ -101,29 +101,34 @@ def _cpu_lacks() -> tuple[Finding, ...]:
 
 
 def _gpu_lacks(profile: str, host: HostInfo) -> tuple[Finding, ...]:
-    """Say what a GPU profile lacks; that this release cannot build for it comes first, for nothing else mends that."""
+    """Say what a GPU profile lacks to build and to serve here; planning needs none of it."""
     lacks = [
         Finding(
-            severity="error",
-            code="doctor.profile-not-available",
-            message=f"this release of specdeploy does not build for the {profile} profile yet",
-            hint="use profile: cpu",
+            severity="warning",
+            code="doctor.serving-not-available",
+            message=f"this release builds for the {profile} profile; it does not write or serve its repository yet",
+            hint="use profile: cpu for the whole line",
         )
     ]
+    # On a cluster the GPUs and the programs are on its nodes.
+    if host.has_slurm:
+        return tuple(lacks)
     if not host.gpus:
+        lacks.append(_lack("no-gpu", "no NVIDIA GPU is visible (nvidia-smi lists none)"))
+    if profile == "tensorrt_llm" and _tensorrt_llm(host) == "not found" and not host.container_engines:
         lacks.append(
-            Finding(severity="error", code="doctor.no-gpu", message="no NVIDIA GPU is visible (nvidia-smi lists none)")
-        )
-    if _tensorrt_llm(host) == "not found" and not host.container_engines:
-        lacks.append(
-            Finding(
-                severity="error",
-                code="doctor.no-tensorrt-llm",
-                message="TensorRT-LLM is not installed, and there is no container engine to run NVIDIA's image with",
-                hint="run inside nvcr.io/nvidia/tritonserver:<release>-trtllm-python-py3, or install docker or podman",
+            _lack(
+                "no-tensorrt-llm",
+                "trtllm-build is not installed, and there is no container engine to run NVIDIA's image with",
+                "run inside nvcr.io/nvidia/tritonserver:<release>-trtllm-python-py3, install docker, podman or "
+                "apptainer (build.runner: container), or use a cluster (build.runner: slurm)",
             )
         )
     return tuple(lacks)
+
+
+def _lack(code: str, message: str, hint: str = "") -> Finding:
+    return Finding(severity="error", code=f"doctor.{code}", message=message, hint=hint)
 
 
 def _tensorrt_llm(host: HostInfo) -> str:

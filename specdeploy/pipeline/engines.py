@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from specdeploy.engine.chain import preview_jobs
 from specdeploy.engine.execute import execute
 from specdeploy.engine.profile import engine_key
 from specdeploy.engine.store import EngineStore
 from specdeploy.errors import ConfigError, RepositoryError
 from specdeploy.pipeline.checking import Checked, check, has_builder, profile_of, require_sound_plan
-from specdeploy.pipeline.machine import NO_GPUS, find_gpus, job_runner, surroundings
+from specdeploy.pipeline.machine import NO_GPUS, find_gpus, job_runner, shown_commands, surroundings
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.planning.misses import explain_miss
 from specdeploy.system.clock import SystemClock
@@ -36,12 +37,14 @@ class Planned:
         hits: Key to the directory of each engine that is there.
         misses: Key to why it is not, of each engine that has to be built.
         kept: Keys of steps whose result is there from an earlier run.
+        handed_over: Key to how the steps of an engine are given to a container engine or to Slurm, as text.
     """
 
     checked: Checked
     hits: Mapping[str, Path]
     misses: Mapping[str, Miss]
     kept: frozenset[str]
+    handed_over: Mapping[str, tuple[str, ...]]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the machine-readable document."""
@@ -50,6 +53,7 @@ class Planned:
         for engine in engines["engines"]:
             key = engine["key"]
             engine["cached"] = str(self.hits[key]) if key in self.hits else None
+            engine["handed_over"] = list(self.handed_over.get(key, ()))
             engine["miss"] = self.misses[key].as_dict() if key in self.misses else None
         return document | engines
 
@@ -92,7 +96,17 @@ def plan(loaded: LoadedConfig) -> Planned:
             misses[engine.key] = explain_miss(engine, stored)
             keys = (engine_key(engine.steps[:number]) for number in range(1, len(engine.steps)))
             kept |= {key for key in keys if store.is_kept(key)}
-    return Planned(checked=checked, hits=hits, misses=misses, kept=frozenset(kept))
+    return Planned(
+        checked=checked,
+        hits=hits,
+        misses=misses,
+        kept=frozenset(kept),
+        handed_over={
+            engine.key: shown_commands(loaded.config, preview_jobs(engine, store, loaded.config.build.timeout_s))
+            for engine in checked.plan.engines
+            if engine.key in misses
+        },
+    )
 
 
 def build(loaded: LoadedConfig, on_event: Callable[[BuildEvent], None]) -> Built:

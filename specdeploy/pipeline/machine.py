@@ -19,19 +19,22 @@ from specdeploy.errors import ConfigError
 from specdeploy.planning.gpus import GpuSpec, gpu_spec
 from specdeploy.system import host
 from specdeploy.system.container import ContainerJobs
-from specdeploy.system.container_command import ContainerSettings
+from specdeploy.system.container_command import ContainerSettings, container_argv
 from specdeploy.system.jobs import LocalJobs
-from specdeploy.system.process import SubprocessRunner
+from specdeploy.system.process import SubprocessRunner, quote, run_capture
 from specdeploy.system.slurm import SlurmJobs
-from specdeploy.system.slurm_script import SlurmSettings
+from specdeploy.system.slurm_script import SlurmSettings, chain_scripts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from specdeploy.config.load import LoadedConfig
     from specdeploy.config.schema import DeployConfig
-    from specdeploy.system.jobs import JobRunner
+    from specdeploy.system.jobs import Job, JobRunner
 
 _CAPABILITY: Final = re.compile(r"(\d+)\.(\d+)")
 _GIGABYTE: Final = 10**9
+_INSPECT_TIMEOUT_S: Final = 30.0
 # What the steps inherit of our environment and what changes how they run.
 _RELEVANT: Final = re.compile(r"CUDA_.*|NVIDIA_.*|NCCL_.*|TLLM_.*|TRTLLM_.*|TRT_LLM_.*|HF_.*|BUILDER_.*|OMP_.*")
 _SECRET: Final = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(?:^|_)KEY", re.IGNORECASE)
@@ -106,6 +109,16 @@ def machine(loaded: LoadedConfig, gpus: Gpus) -> Machine:
     )
 
 
+def _image_digest(config: DeployConfig) -> str | None:
+    """Ask the container engine which image the name means today; None when it does not say."""
+    if config.container.engine == "apptainer":
+        return None
+    argv = [config.container.engine, "image", "inspect", "--format", "{{index .RepoDigests 0}}", image_name(config)]
+    answer = run_capture(argv, timeout_s=_INSPECT_TIMEOUT_S)
+    digest = answer.output.strip().rpartition("@")[2]
+    return digest if answer.ok and digest.startswith("sha256:") else None
+
+
 def _fingerprint(path: Path) -> str:
     """Return the SHA-256 of the names and contents of the texts; they are small beside the checkpoints."""
     digest = hashlib.sha256()
@@ -152,6 +165,16 @@ def job_runner(config: DeployConfig) -> JobRunner:
     return LocalJobs(local)
 
 
+def shown_commands(config: DeployConfig, jobs: Sequence[Job]) -> tuple[str, ...]:
+    """Return how jobs are handed to a container engine or to Slurm, as text; nothing for those that run here."""
+    if config.build.runner == "container":
+        settings = container_settings(config)
+        return tuple(quote(container_argv(settings, job, "specdeploy-NAME")) for job in jobs)
+    if config.build.runner == "slurm":
+        return tuple(script.text for script in chain_scripts(slurm_settings(config), jobs))
+    return ()
+
+
 def container_settings(config: DeployConfig) -> ContainerSettings:
     """Return how containers are run."""
     wanted = config.container
@@ -180,6 +203,17 @@ def _tools(config: DeployConfig) -> Tools:
 
 def surroundings(config: DeployConfig, gpus: Gpus) -> Surroundings:
     """Return what is installed where the steps run, and what the manifests say of this run."""
+    kept = {name: value for name, value in sorted(os.environ.items()) if _RELEVANT.fullmatch(name)}
+    return Surroundings(
+        tools=_tools(config),
+        environment={name: BLOTTED if _SECRET.search(name) else value for name, value in kept.items()},
+        host=functools.partial(_host_facts, config, gpus),
+        keep_steps=config.build.keep_converted,
+    )
+
+
+def _host_facts(config: DeployConfig, gpus: Gpus) -> dict[str, Any]:
+    """Return where an engine was made; asked when it is, for only then is an image surely here."""
     runner = config.build.runner
     facts: dict[str, Any] = {"runner": runner}
     if config.profile != "cpu":
@@ -189,9 +223,7 @@ def surroundings(config: DeployConfig, gpus: Gpus) -> Surroundings:
             "driver": gpus.driver,
         }
     if runner == "container":
-        facts["image"] = image_name(config)
+        facts |= {"image": image_name(config), "image_digest": _image_digest(config)}
     if runner == "slurm" and config.slurm.container_image:
         facts["image"] = config.slurm.container_image
-    kept = {name: value for name, value in sorted(os.environ.items()) if _RELEVANT.fullmatch(name)}
-    blotted = {name: BLOTTED if _SECRET.search(name) else value for name, value in kept.items()}
-    return Surroundings(tools=_tools(config), environment=blotted, host=facts, keep_steps=config.build.keep_converted)
+    return facts

@@ -120,6 +120,9 @@ def plan_build(
     if sources.draft is not None and config.speculation.method in PAIRS and config.profile != "llmapi":
         wanted.append((config.draft, _spec(config, config.draft, sources.draft, "draft", profile, sources)))
     engines = [_planned(spec, profile) for _, spec in wanted]
+    if config.build.runner == "slurm":
+        # The queue gives each job its GPUs, and knows when there are enough for two.
+        return BuildPlan(engines=tuple(engines), side_by_side=_differ(engines))
     return _placed(engines, gpu_count)
 
 
@@ -165,11 +168,14 @@ def _planned(spec: EngineSpec, profile: EngineProfile) -> PlannedEngine:
     )
 
 
+def _differ(engines: list[PlannedEngine]) -> bool:
+    return len({engine.key for engine in engines}) > 1
+
+
 def _placed(engines: list[PlannedEngine], gpu_count: int | None) -> BuildPlan:
     """Give each engine GPUs of its own when there are enough for all, and build them at the same time."""
     needs = [max((step.gpus for step in engine.steps), default=0) for engine in engines]
-    different = len({engine.key for engine in engines}) > 1
-    if not different or gpu_count is None or not all(needs) or sum(needs) > gpu_count:
+    if not _differ(engines) or gpu_count is None or not all(needs) or sum(needs) > gpu_count:
         return BuildPlan(engines=tuple(engines))
     placed: list[PlannedEngine] = []
     first = 0

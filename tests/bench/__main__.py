@@ -9,14 +9,14 @@ import json
 import sys
 from pathlib import Path
 
-from tests.bench import engines, startup
+from tests.bench import engines, planning, startup
 
 ROOT = Path(__file__).parents[2]
 
 
 def main() -> None:
     """Run the benchmarks and print a table, then one JSON line."""
-    rows = [*startup.rows(), *engines.rows(ROOT / "build" / "smollm2-135m.yaml")]
+    rows = [*startup.rows(), *planning.rows(), *engines.rows(ROOT / "build" / "smollm2-135m.yaml")]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name.ljust(width)}  {value:8.3f}")

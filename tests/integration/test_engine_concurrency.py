@@ -38,7 +38,8 @@ steps = [step(argv=(sys.executable, "-c", compiler, "{output}", meet))]
 (manifest,) = execute(
     plan(planned(steps=steps)), profile=FakeProfile(), jobs=LocalJobs(SubprocessRunner()),
     store=EngineStore(Path(store)), clock=SystemClock(),
-    timeout_s=120, on_event=lambda event: print(type(event).__name__, flush=True), surroundings=Surroundings(tools=TOOLS),
+    timeout_s=120, on_event=lambda event: print(type(event).__name__, flush=True),
+    surroundings=Surroundings(tools=TOOLS),
 )
 print(manifest.created, flush=True)
 """

@@ -105,6 +105,8 @@ def _build_all(
 ) -> None:
     """Build rank after rank; that ``--workers`` builds several at once makes no difference to what is written."""
     ranks = model["mapping"]["world_size"]
+    if args.logits_dtype is not None:
+        model = {**model, "logits_dtype": args.logits_dtype}
     if request.get("auto_parallel_config", {}).get("world_size", 1) > 1 and ranks > 1:
         raise RuntimeError("manually TP and PP are not supported in auto parallel mode.")
     for rank in range(ranks):

@@ -47,6 +47,7 @@ def test_the_wheel_ships_what_the_generated_repository_needs(tmp_path: Path) -> 
     wanted = {
         "specdeploy/py.typed",
         "specdeploy/triton/tensors.json",
+        "specdeploy/engine/manifest.schema.json",
         "specdeploy/engine/tensorrt_llm/releases.json",
         "specdeploy/engine/llmapi/arguments.json",
         "specdeploy/modelopt/__main__.py",

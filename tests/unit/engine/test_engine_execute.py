@@ -221,7 +221,7 @@ def test_an_engine_that_is_not_what_was_planned_is_not_published(store):
 
 def test_a_manifest_says_what_decided_the_engine_and_where_it_was_made(store):
     """Enough to explain a later miss, and to ask the right machine."""
-    around = Surroundings(environment={"NCCL_DEBUG": "INFO"}, host={"gpu": "H100"})
+    around = Surroundings(environment={"NCCL_DEBUG": "INFO"}, host=lambda: {"gpu": "H100"})
 
     (manifest,) = _execute(store, TwoSteps(), _chain(), surroundings=around)
 

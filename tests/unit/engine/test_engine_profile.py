@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from pathlib import Path
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdeploy.engine import profile
 from specdeploy.engine.profile import EngineFile, EngineManifest, content_key, engine_key
 from specdeploy.errors import ConfigError
 from tests.unit.engine.fakes import manifest, step
@@ -34,6 +38,29 @@ def test_a_manifest_survives_json(files, argv, ids, tools, duration):
 def test_the_schema_version_comes_first():
     """A reader of any version finds it."""
     assert next(iter(manifest().to_dict().items())) == ("schema_version", 2)
+
+
+SCHEMA = json.loads((Path(profile.__file__).parent / "manifest.schema.json").read_text())
+
+
+def test_the_published_schema_describes_every_field():
+    """Who reads manifests elsewhere need not read our code."""
+    fields = {field.name for field in dataclasses.fields(EngineManifest)}
+
+    assert set(SCHEMA["properties"]) == set(SCHEMA["required"]) == fields
+    assert SCHEMA["properties"]["schema_version"]["const"] == profile.SCHEMA_VERSION
+
+
+def test_a_manifest_is_valid_by_the_schema():
+    """And one with a wrong field is not."""
+    digest = "a" * 64
+    good = manifest(files=(EngineFile(path="x", size=1, sha256=digest),), steps={"convert": 1.5}).to_dict()
+
+    jsonschema.validate(good, SCHEMA)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(good | {"duration_s": "long"}, SCHEMA)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(good | {"colour": "red"}, SCHEMA)
 
 
 @pytest.mark.parametrize(

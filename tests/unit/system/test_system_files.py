@@ -184,3 +184,23 @@ def test_a_free_lock_is_taken_and_a_held_one_is_not(tmp_path):
         assert (first, second) == (True, False)
     with files.locked_if_free(path) as again:
         assert again is True
+
+
+def test_a_fresh_path_takes_its_name_when_it_is_complete(tmp_path):
+    """A directory without a suffix, a file with one; after an error neither is there, and no rest of it."""
+    with files.fresh_path(tmp_path / "out" / "folder") as fresh:
+        (fresh / "a").write_text("a")
+        assert not (tmp_path / "out" / "folder").exists()
+    with files.fresh_path(tmp_path / "out" / "file.tar") as fresh:
+        fresh.write_text("b")
+    for name in ("other", "other.tar"):
+        with pytest.raises(RuntimeError, match="stop"):
+            _write_half(tmp_path / "out" / name)
+
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["file.tar", "folder"]
+
+
+def _write_half(path):
+    with files.fresh_path(path) as fresh:
+        (fresh / "half" if fresh.is_dir() else fresh).write_text("half")
+        raise RuntimeError("stop")
