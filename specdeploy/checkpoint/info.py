@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from specdeploy.checkpoint.trtllm import TrtllmCheckpoint
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TensorInfo:
@@ -106,6 +108,7 @@ class CheckpointInfo:
         sliding_window: Tokens that attention looks back, in all layers or in some; None when to the beginning.
         num_experts: Experts of a mixture that a layer chooses from; None when the network is dense.
         quant_method: How the stored weights are quantised already, such as ``awq`` or ``fp8``; None when they are not.
+        converted: What it is when it is a TensorRT-LLM checkpoint, which ``trtllm-build`` reads as it is; else None.
     """
 
     path: str
@@ -136,3 +139,4 @@ class CheckpointInfo:
     sliding_window: int | None = None
     num_experts: int | None = None
     quant_method: str | None = None
+    converted: TrtllmCheckpoint | None = dataclasses.field(default=None, repr=False)

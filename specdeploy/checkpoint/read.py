@@ -14,6 +14,7 @@ instead; it answers whether anything was touched since it was last read.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import hashlib
 import math
 from typing import TYPE_CHECKING, Any, Final
@@ -50,6 +51,16 @@ _SMALL_FILES: Final = (
     INDEX,
 )
 _TORCH_DTYPES: Final = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizerParts:
+    """A tokenizer and the ids of its folder; the names are those of ``CheckpointInfo``."""
+
+    tokenizer: TokenizerInfo
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    pad_token_id: int | None
 
 
 def read_checkpoint(path: Path, *, full_hash: bool = False) -> CheckpointInfo:
@@ -95,6 +106,25 @@ def read_checkpoint(path: Path, *, full_hash: bool = False) -> CheckpointInfo:
 def stat_fingerprint(path: Path) -> str:
     """Return the SHA-256 of names, sizes and modification times of the files that a checkpoint is made of."""
     return touch_fingerprint(path, _SMALL_FILES)
+
+
+def read_tokenizer(path: Path) -> TokenizerParts:
+    """Read the tokenizer of a folder that need not hold a model, with the ids that its configurations name.
+
+    Raises:
+        CheckpointError: There is no folder, or no tokenizer in it.
+    """
+    folder = existing_folder(path, _TOKENIZER)
+    small = small_files(folder, _SMALL_FILES)
+    tokenizer = _tokenizer(small, folder)
+    config = _optional_object(small, _CONFIG, folder)
+    generation = _optional_object(small, "generation_config.json", folder)
+    return TokenizerParts(
+        tokenizer=tokenizer,
+        bos_token_id=_special_id("bos", generation, config, tokenizer),
+        eos_token_ids=_special_ids("eos", generation, config, tokenizer),
+        pad_token_id=_special_id("pad", generation, config, tokenizer),
+    )
 
 
 def _optional_object(small: dict[str, bytes], name: str, folder: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from specdeploy.cli._render import size, table
 from specdeploy.engine.profile import engine_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from specdeploy.pipeline.engines import Planned
     from specdeploy.planning.build import PlannedEngine
@@ -23,11 +23,17 @@ def lines(planned: Planned) -> list[str]:
     for engine in plan.engines:
         text += [*_engine(planned, engine), ""]
     if plan.side_by_side:
-        devices = "; ".join(f"{engine.spec.role} on {', '.join(map(str, engine.devices))}" for engine in plan.engines)
-        text += [f"built side by side, each on its own GPUs: {devices}", ""]
+        text += [_side_by_side(plan.engines), ""]
     if planned.checked.memory is not None:
         text += [*memory(planned.checked.memory), ""]
     return text[:-1]
+
+
+def _side_by_side(engines: Sequence[PlannedEngine]) -> str:
+    if not all(engine.devices for engine in engines):
+        return "built side by side, each on the GPUs that the queue gives it"
+    devices = "; ".join(f"{engine.spec.role} on {', '.join(map(str, engine.devices))}" for engine in engines)
+    return f"built side by side, each on its own GPUs: {devices}"
 
 
 def memory(plan: MemoryPlan) -> list[str]:

@@ -53,6 +53,7 @@ class ModelConfig:
     """One of the two checkpoints and how its engine is compiled."""
 
     checkpoint: str = option(describe="Hugging Face checkpoint folder, relative to this file.")
+    tokenizer: str = option("", describe="Folder of the tokenizer; for a TensorRT-LLM checkpoint, which holds none.")
     precision: Precision = option(
         "auto",
         describe="Weights of the engine: fp32, int8, int4 on a CPU; bf16, fp8, int4_awq, ... on GPUs. auto: as stored.",
@@ -143,7 +144,9 @@ class TensorrtLlmConfig:
     python: str = option("python3", describe="The interpreter that runs them.")
     max_num_tokens: int = option(8192, describe="Tokens that one pass may hold, padding removed.", minimum=1)
     logits_dtype: LogitsType = option("float32", describe="Of both engines; Triton's logits_datatype follows it.")
-    calib_dataset: str = option("", describe="Local folder or file of the texts that quantisation calibrates on.")
+    calib_dataset: str = option(
+        "", describe="Local texts that quantisation calibrates on: a folder (scripts) or a file (modelopt)."
+    )
     calib_size: int = option(512, describe="Texts that are used of it.", minimum=1)
     workers: int = option(0, describe="Ranks that are built at once. 0: all of them.", minimum=0)
 

@@ -26,15 +26,18 @@ _HEAD: Final = """\
 """
 
 
-def render_template(*, name: str, target: str, draft: str) -> str:
-    """Return the commented YAML of a new deployment: the draft at int8, the target as it is.
+def render_template(*, name: str, target: str, draft: str, profile: str = "cpu") -> str:
+    """Return the commented YAML of a new deployment; on a CPU with the draft at int8, else as it is stored.
 
     Args:
         name: Name of the deployment.
         target: Checkpoint folder of the target, relative to the file.
         draft: Checkpoint folder of the draft.
+        profile: The engine profile.
     """
-    return render({"name": name, "target.checkpoint": target, "draft.checkpoint": draft, "draft.precision": "int8"})
+    values = {"name": name, "target.checkpoint": target, "draft.checkpoint": draft}
+    special = {"draft.precision": "int8"} if profile == "cpu" else {"profile": profile}
+    return render(values | special)
 
 
 def render(values: Mapping[str, Value]) -> str:

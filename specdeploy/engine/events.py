@@ -17,7 +17,7 @@ class CacheHit:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """Another process is building this engine; its result will be taken."""
+    """Another build makes this engine, or works with what it is made from; what that leaves will be taken."""
 
     engine: str
     key: str

@@ -23,16 +23,17 @@ import json
 import os
 import re
 import shutil
+import time
 from typing import TYPE_CHECKING, Final
 
 from specdeploy.engine.profile import EngineFile, EngineManifest
 from specdeploy.errors import BuildFailed, ConfigError
 from specdeploy.findings import Finding
 from specdeploy.system import files
+from specdeploy.system.signals import Endings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
 MANIFEST: Final = "manifest.json"
@@ -41,6 +42,7 @@ _STAGING: Final = ".staging-"
 _BROKEN: Final = ".broken-"
 _STEPS: Final = ".steps"
 _COMPLETE: Final = ".complete"
+_LOCK_POLL_S: Final = 0.1
 
 
 class EngineStore:
@@ -78,8 +80,10 @@ class EngineStore:
         files.write_atomic(self.kept_step(key) / _COMPLETE, "")
 
     def drop_step(self, key: str) -> None:
-        """Remove what a step wrote."""
-        shutil.rmtree(self.kept_step(key), ignore_errors=True)
+        """Remove what a step wrote, unless another builder holds its lock: then that one reads it, and removes it."""
+        with files.locked_if_free(self._lock_path(key[:_SHORT])) as free:
+            if free:
+                shutil.rmtree(self.kept_step(key), ignore_errors=True)
 
     def find(self, key: str) -> EngineManifest | None:
         """Return the manifest of a complete engine, or None.
@@ -112,9 +116,23 @@ class EngineStore:
             return (_finding("engine.manifest-damaged", message, "Build it again.", where),)
         return self._damage(manifest) or (self._altered(manifest) if full else ())
 
-    def lock(self, key: str, on_wait: Callable[[], None] | None = None) -> AbstractContextManager[None]:
-        """Hold the right to build an engine for the block; a second builder waits, after calling *on_wait*."""
-        return files.locked(self._lock_path(key[:_SHORT]), on_wait)
+    @contextlib.contextmanager
+    def lock(self, key: str, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+        """Hold the right to build an engine for the block; a second builder waits, after calling *on_wait*.
+
+        Signals end the waiting, and in a thread ``system.signals.stopped_by`` does: so it asks now and then, since
+        nothing but the lock itself would wake a thread that the kernel makes wait for it.
+        """
+        path = self._lock_path(key[:_SHORT])
+        with contextlib.ExitStack() as stack:
+            while not stack.enter_context(files.locked_if_free(path)):
+                stack.close()
+                if on_wait is not None:
+                    on_wait()
+                    on_wait = None
+                with Endings():
+                    time.sleep(_LOCK_POLL_S)
+            yield
 
     @contextlib.contextmanager
     def stage(self, key: str) -> Iterator[Path]:

@@ -9,7 +9,9 @@ from specdeploy.checkpoint.compat import check_alone, check_pair
 from specdeploy.checkpoint.fitness import check_fitness
 from specdeploy.checkpoint.head_compat import check_head
 from specdeploy.checkpoint.read import read_checkpoint
+from specdeploy.checkpoint.read_converted import read_converted
 from specdeploy.checkpoint.read_head import read_head
+from specdeploy.checkpoint.read_trtllm import is_trtllm_checkpoint
 from specdeploy.config.rules import HEADS, PAIRS
 from specdeploy.engine import PROFILES
 from specdeploy.engine.tensorrt_llm.methods import max_draft_len
@@ -25,6 +27,7 @@ from specdeploy.planning.memory import plan_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from specdeploy.checkpoint.head import HeadInfo
     from specdeploy.checkpoint.info import CheckpointInfo
@@ -150,9 +153,15 @@ def has_builder(config: DeployConfig) -> bool:
 def _read(loaded: LoadedConfig) -> Sources:
     config, place = loaded.config, workspace(loaded)
     method, full_hash = config.speculation.method, config.build.full_hash
+
+    def read(role: str, path: Path, tokenizer: Path | None) -> CheckpointInfo:
+        if has_builder(config) and is_trtllm_checkpoint(path):
+            return read_converted(path, tokenizer, role=role)
+        return read_checkpoint(path, full_hash=full_hash)
+
     return Sources(
-        target=read_checkpoint(place.target, full_hash=full_hash),
-        draft=read_checkpoint(place.draft, full_hash=full_hash) if method in PAIRS else None,
+        target=read("target", place.target, place.target_tokenizer),
+        draft=read("draft", place.draft, place.draft_tokenizer) if method in PAIRS else None,
         head=read_head(place.draft, full_hash=full_hash) if method in HEADS else None,
     )
 

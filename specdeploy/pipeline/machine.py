@@ -96,10 +96,8 @@ def machine(loaded: LoadedConfig, gpus: Gpus) -> Machine:
     """
     settings = loaded.config.tensorrt_llm
     calibration = loaded.resolve(settings.calib_dataset).resolve() if settings.calib_dataset else None
-    if calibration is not None and not calibration.exists():
-        raise ConfigError(
-            f"tensorrt_llm.calib_dataset: there is no {calibration}", hint="Name a local folder or file of texts."
-        )
+    if calibration is not None:
+        _require_texts(calibration, file=settings.converter == "modelopt")
     return Machine(
         capability=gpus.capability,
         calibration="" if calibration is None else str(calibration),
@@ -107,6 +105,18 @@ def machine(loaded: LoadedConfig, gpus: Gpus) -> Machine:
         modelopt_python=settings.python,
         package_root=str(Path(specdeploy.__file__).parents[1]),
     )
+
+
+def _require_texts(path: Path, *, file: bool) -> None:
+    """Refuse what the converter could not read: quantize.py takes a folder, our own program a file."""
+    kind = "file with a text a line, or with JSON lines that have a `text`" if file else "folder of a data set"
+    if not path.exists():
+        raise ConfigError(f"tensorrt_llm.calib_dataset: there is no {path}", hint=f"Name a local {kind}.")
+    if path.is_file() != file:
+        raise ConfigError(
+            f"tensorrt_llm.calib_dataset: {path} is a {'folder' if file else 'file'}",
+            hint=f"The converter {'modelopt' if file else 'scripts'} takes a {kind}.",
+        )
 
 
 def _image_digest(config: DeployConfig) -> str | None:

@@ -16,6 +16,8 @@ class Workspace:
 
     target: Path
     draft: Path
+    target_tokenizer: Path | None
+    draft_tokenizer: Path | None
     engines: Path
     repository: Path
     run: Path
@@ -58,6 +60,8 @@ def workspace(loaded: LoadedConfig) -> Workspace:
     return Workspace(
         target=resolve(config.target.checkpoint),
         draft=resolve(config.draft.checkpoint),
+        target_tokenizer=resolve(config.target.tokenizer) if config.target.tokenizer else None,
+        draft_tokenizer=resolve(config.draft.tokenizer) if config.draft.tokenizer else None,
         engines=resolve(config.build.engines_dir),
         repository=repository,
         run=repository.with_name(f"{repository.name}.run"),

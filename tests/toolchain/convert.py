@@ -14,7 +14,7 @@ from tests.toolchain.faults import Faults
 from tests.toolchain.huggingface import Source, read_source
 from tests.toolchain.machine import Machine
 from tests.toolchain.quantization import calibrates, converter_quantization, load_calibration
-from tests.toolchain.release import HEAD_FAMILIES
+from tests.toolchain.release import HEAD_FAMILIES, joins_converted
 
 if TYPE_CHECKING:
     import argparse
@@ -43,7 +43,7 @@ def main(argv: Sequence[str], root: Path, family: str) -> int:
     machine, faults = Machine.load(root), Faults(root, TOOL)
     machine.record_call(TOOL, argv)
     print(f"[TensorRT-LLM] TensorRT-LLM version: {machine.release}\n{machine.release}", flush=True)
-    args = converter_parser(family).parse_args(argv)
+    args = converter_parser(family, machine.release).parse_args(argv)
     start = time.monotonic()
     faults.start()
     _normalize(args, family)
@@ -52,6 +52,8 @@ def main(argv: Sequence[str], root: Path, family: str) -> int:
     if family == "llama" and args.model_dir is None and args.meta_ckpt_dir is None:
         # Not an error upstream: a configuration of made-up sizes, and no weights.
         (output / "config.json").write_text(json.dumps(_made_up(args), indent=4), encoding="utf-8")
+    elif family == "redrafter" and joins_converted(machine.release):
+        _join(args, output, faults)
     else:
         _convert(args, family, output, machine, faults)
     print(f"Total time of converting checkpoints: {took(start)}", flush=True)
@@ -112,6 +114,16 @@ def _convert(args: argparse.Namespace, family: str, output: Path, machine: Machi
     else:
         source.check_weights()
         write_checkpoint(output, config, faults, config_first=family in HEAD_FAMILIES)
+
+
+def _join(args: argparse.Namespace, output: Path, faults: Faults) -> None:
+    """Add the ReDrafter head to a converted base model, whose ranks are kept."""
+    path = Path(args.base_model_checkpoint_dir) / "config.json"
+    base = json.loads(path.read_text(encoding="utf-8"))
+    if base["mapping"]["tp_size"] != args.tp_size:
+        raise AssertionError(f"tp_size {args.tp_size} is not that of the base model, {base['mapping']['tp_size']}")
+    faults.allocate()
+    write_checkpoint(output, _redrafter(args, base), faults, config_first=True)
 
 
 def _read_model(args: argparse.Namespace, family: str) -> Source:

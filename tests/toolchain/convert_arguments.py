@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.toolchain.release import joins_converted
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -13,10 +15,13 @@ _AUTO: Final = ("auto", "float16", "bfloat16", "float32")
 _NO_AUTO: Final = ("float32", "bfloat16", "float16")
 
 
-def converter_parser(family: str) -> argparse.ArgumentParser:
+def converter_parser(family: str, release: str = "0.17.0") -> argparse.ArgumentParser:
     """Return the parser of the converter of ``family``; the families are the keys of ``PARSERS``."""
     parser = argparse.ArgumentParser(prog="convert_checkpoint.py")
-    PARSERS[family](parser)
+    if family == "redrafter" and joins_converted(release):
+        _redrafter_join(parser)
+    else:
+        PARSERS[family](parser)
     return parser
 
 
@@ -143,13 +148,26 @@ def _eagle(parser: argparse.ArgumentParser) -> None:
 def _redrafter(parser: argparse.ArgumentParser) -> None:
     """Add the ReDrafter flags: tensor parallelism only, both folders required."""
     _model(parser, dtypes=_NO_AUTO, required=True)
+    _redrafter_head(parser)
+    _embedding(parser)
+
+
+def _redrafter_join(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of 1.0 and later, where a converted base model takes the place of ``--model_dir``."""
+    parser.add_argument("--base_model_checkpoint_dir", type=str, required=True)
+    parser.add_argument("--output_dir", type=str, default="tllm_checkpoint")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--dtype", type=str, choices=_NO_AUTO, default="float16")
+    _redrafter_head(parser)
+
+
+def _redrafter_head(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--drafter_model_dir", type=str, required=True)
     _numbers(parser, tp_size=1, redrafter_draft_len_per_beam=5, redrafter_num_beams=5)
     parser.add_argument("--storage-type", "-t", type=str, default="fp32", choices=("fp32", "fp16"))
     _switches(parser, "load_model_on_cpu", "dense_context_fmha")
     parser.add_argument("--redrafter_greedy_search", action="store_true", default=True)
     parser.add_argument("--redrafter_no_greedy_search", action="store_false", dest="redrafter_greedy_search")
-    _embedding(parser)
 
 
 PARSERS: Final[dict[str, Callable[[argparse.ArgumentParser], None]]] = {

@@ -76,8 +76,15 @@ def infers_cluster_first(release: str) -> bool:
 
 
 def driver_version(release: str) -> str:
-    """Return a driver that the release runs on: CUDA 13 from 1.1 on, CUDA 12 before."""
-    return "580.95.05" if number(release) >= (1, 1) else "550.54.15"
+    """Return a driver that the release runs on: CUDA 13.1 from 1.2 on, 13.0 for 1.1, CUDA 12 before."""
+    if number(release) >= (1, 2):
+        return "590.44.01"
+    return "580.95.05" if number(release) >= (1, 1) else "575.57.08"
+
+
+def joins_converted(release: str) -> bool:
+    """Whether the ReDrafter converter takes a converted base model (from 1.0 on, by that release's notes)."""
+    return number(release) >= (1, 0)
 
 
 def _of_era(eras: tuple[tuple[tuple[int, int], str], ...], release: str) -> str:

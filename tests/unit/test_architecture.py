@@ -52,6 +52,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "checkpoint.folder",
             "checkpoint.read_head",
             "checkpoint.read_trtllm",
+            "checkpoint.read_converted",
             "checkpoint.safetensors",
             "engine.store",
             "engine.execute",

@@ -11,6 +11,8 @@ import pytest
 
 from specdeploy import __version__
 from specdeploy.config.load import load_config
+from specdeploy.config.schema import DeployConfig
+from specdeploy.engine.tensorrt_llm.releases import find_release
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,6 +26,18 @@ def test_the_recipes_folder_never_shadows_the_build_tool() -> None:
 def test_every_recipe_is_a_valid_configuration(recipe: Path) -> None:
     """Each checked-in recipe loads under the strict schema."""
     assert load_config(recipe, overrides={}, env={}).config.name == recipe.stem
+
+
+def test_the_image_is_based_on_the_newest_with_the_engine_builder() -> None:
+    """The Dockerfile's base is that of the table, and what it copies is there."""
+    text = (ROOT / "Dockerfile").read_text()
+    newest = find_release(DeployConfig.release).image
+
+    assert newest is not None
+    assert f"ARG BASE={newest.tag}\n" in text
+    copied = [word for line in text.splitlines() if line.startswith("COPY ") for word in line.split()[1:-1]]
+    assert copied
+    assert [name for name in copied if not (ROOT / name).exists()] == []
 
 
 def test_ignore_patterns_are_anchored() -> None:

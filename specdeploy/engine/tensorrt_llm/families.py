@@ -28,6 +28,7 @@ class Family:
         spelling: Whose options it has.
         pipeline: Whether it divides layers among stages.
         weight_only: Whether it can store weights at int8 or int4.
+        experts: Whether it divides the experts of a mixture among GPUs.
     """
 
     name: str
@@ -35,13 +36,14 @@ class Family:
     spelling: Spelling = "llama"
     pipeline: bool = True
     weight_only: bool = True
+    experts: bool = False
 
 
-_LLAMA: Final = Family("llama")
-_QWEN: Final = Family("qwen")
+_LLAMA: Final = Family("llama", experts=True)
+_QWEN: Final = Family("qwen", experts=True)
 _GEMMA: Final = Family("gemma", spelling="gemma", pipeline=False, weight_only=False)
 _GPT: Final = Family("gpt")
-_PHI: Final = Family("phi")
+_PHI: Final = Family("phi", pipeline=False)
 _FALCON: Final = Family("falcon", group="contrib")
 _MPT: Final = Family("mpt", group="contrib")
 
@@ -63,6 +65,12 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "Phi3ForCausalLM": _PHI,
     "FalconForCausalLM": _FALCON,
     "MPTForCausalLM": _MPT,
+}
+#: Model classes that Medusa's converter takes as a base, and its names of them.
+MEDUSA_MODEL_TYPES: Final[Mapping[str, str]] = {
+    "LlamaForCausalLM": "llama",
+    "MixtralForCausalLM": "mixtral",
+    "Qwen2ForCausalLM": "qwen2",
 }
 # Releases before these cannot convert the class.
 _SINCE: Final = {"Qwen3ForCausalLM": "0.20", "Qwen3MoeForCausalLM": "0.20", "Gemma3ForCausalLM": "0.19"}
@@ -95,6 +103,14 @@ def family_script(family: Family, release: Release) -> str:
 def head_script(method: str) -> str:
     """Return the path of the converter that joins a head to its base model, the same in every release."""
     return f"{method}/convert_checkpoint.py"
+
+
+def joins_converted(release: Release) -> bool:
+    """Say whether ReDrafter's converter joins the head to a converted checkpoint, and no longer to a Hugging Face one.
+
+    Source: github.com/NVIDIA/TensorRT-LLM/pull/4875, which the release notes of 1.0 list.
+    """
+    return _numbers(release.row) >= (1, 0)
 
 
 QUANTIZE_SCRIPT: Final = "quantization/quantize.py"

@@ -76,6 +76,7 @@ def inspect_engine(
         *_speculation(expected, sections["build_config"]),
         *_limits(expected, sections["build_config"]),
         *_types(expected, sections["pretrained_config"]),
+        *_kv_cache_type(sections["build_config"]),
         *(_reuse(sections["build_config"]) if expected.reuses else ()),
     )
     return tuple(dataclasses.replace(finding, where=where) for finding in findings)
@@ -158,6 +159,10 @@ def _reuse(build: Mapping[str, Any]) -> Iterator[Finding]:
             "paged context attention is off, so KV-cache blocks are not used again, which every round needs",
             "INT8 KV caches, and FP8 ones under other weights, turn it off: set kv_cache to auto.",
         )
+
+
+def _kv_cache_type(build: Mapping[str, Any]) -> Iterator[Finding]:
+    """Check what in-flight batching stands on."""
     kind = str(build.get("kv_cache_type", "")).rpartition(".")[2].lower()
     if kind != "paged":
         yield _error("engine.kv-cache-type", f"its KV cache is {kind or 'of an unknown type'}, not paged", _AGAIN)

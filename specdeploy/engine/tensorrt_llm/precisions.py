@@ -49,9 +49,9 @@ PRECISIONS: Final[Mapping[str, Precision]] = {
 #: Spelling of the type that everything but quantised weights is computed in.
 DTYPES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _FROM_TORCH: Final = {"float32": "fp16", "float16": "fp16", "bfloat16": "bf16"}
-# Blackwell's data-centre chips lost the integer paths of the engine flow.
+# Blackwell's data-centre chips lost the integer paths of the engine flow; to the builder AWQ is one of them.
 _NO_INTEGER: Final = ((10, 0), (12, 0))
-_INTEGER: Final = frozenset({"int8_sq", "int8_wo", "int4_wo"})
+_INTEGER: Final = frozenset({"int8_sq", "int8_wo", "int4_wo", "int4_awq", "w4a8_awq"})
 
 
 def resolve_precision(wanted: str, stored: str) -> str:
@@ -114,13 +114,16 @@ def _check_capability(spec: EngineSpec, precision: Precision, capability: Capabi
             f"{spec.precision} needs a GPU of compute capability {least} or higher, this one has {shown}",
             "Take bf16 or fp16, or another GPU.",
         )
-    if _NO_INTEGER[0] <= capability < _NO_INTEGER[1] and spec.precision in _INTEGER:
-        yield _error(
-            "precision.gpu-without-integers",
-            f"{spec.role}.precision",
-            f"GPUs of compute capability {shown} do not run {spec.precision} engines",
-            "Take fp8 or nvfp4.",
-        )
+    if not _NO_INTEGER[0] <= capability < _NO_INTEGER[1]:
+        return
+    if spec.precision in _INTEGER:
+        yield _without_integers(f"{spec.role}.precision", f"{shown} do not run {spec.precision} engines")
+    if spec.kv_cache == "int8":
+        yield _without_integers(f"{spec.role}.kv_cache", f"{shown} do not run engines with an INT8 KV cache")
+
+
+def _without_integers(where: str, what: str) -> Finding:
+    return _error("precision.gpu-without-integers", where, f"GPUs of compute capability {what}", "Take fp8 or nvfp4.")
 
 
 def _error(code: str, where: str, message: str, hint: str) -> Finding:

@@ -6,7 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.engine.profile import OUTPUT, PREVIOUS, SCRATCH, BuildStep, content_key
-from specdeploy.engine.tensorrt_llm.convert import check_conversion, convert
+from specdeploy.engine.tensorrt_llm.conversion_checks import check_conversion
+from specdeploy.engine.tensorrt_llm.convert import convert
+from specdeploy.engine.tensorrt_llm.converted import check_converted, converted_precision
 from specdeploy.engine.tensorrt_llm.flags import check_build_arguments, named_values, split_arguments
 from specdeploy.engine.tensorrt_llm.inspection import CONFIG, Expected, inspect_engine
 from specdeploy.engine.tensorrt_llm.methods import (
@@ -73,7 +75,9 @@ class TensorrtLlmProfile:
         return (_BUILDER,)
 
     def precision(self, wanted: str, checkpoint: CheckpointInfo) -> str:
-        """Return what ``auto`` means for the checkpoint."""
+        """Return what ``auto`` means for the checkpoint: as it is stored, or as it was converted."""
+        if wanted == "auto" and checkpoint.converted is not None:
+            return converted_precision(checkpoint.converted)
         return resolve_precision(wanted, checkpoint.dtype)
 
     def check(self, spec: EngineSpec) -> tuple[Finding, ...]:
@@ -81,20 +85,31 @@ class TensorrtLlmProfile:
         speculation, settings = self.config.speculation, self.config.tensorrt_llm
         return (
             *check_method(spec, speculation),
-            *check_conversion(spec, speculation, settings, self.release),
+            *(
+                check_conversion(spec, speculation, settings, self.release)
+                if spec.checkpoint.converted is None
+                else check_converted(spec, spec.checkpoint.converted, speculation.method)
+            ),
             *check_precision(
                 spec,
                 capability=self.capability,
-                calibration=self.calibration,
+                # What was converted before was calibrated then.
+                calibration=self.calibration if spec.checkpoint.converted is None else spec.checkpoint.path,
                 reuses=speculation.method in REUSING,
             ),
             *check_build_arguments(spec.extra_build_args, self.release, f"{spec.role}.extra_build_args"),
         )
 
     def steps(self, spec: EngineSpec) -> tuple[BuildStep, ...]:
-        """Return the conversion and the build."""
-        conversion = convert(spec, self.config.speculation, self.config.tensorrt_llm, self.release, self.calibration)
-        return (self._convert_step(spec, conversion), self._build_step(spec))
+        """Return the conversion (two for heads that are joined to a converted checkpoint) and the build.
+
+        A checkpoint that was converted before is built as it is.
+        """
+        config = self.config
+        if spec.checkpoint.converted is not None:
+            return (self._build_step(spec),)
+        conversions = convert(spec, config.speculation, config.tensorrt_llm, self.release, self.calibration)
+        return (*(self._convert_step(spec, conversion) for conversion in conversions), self._build_step(spec))
 
     def verify(self, spec: EngineSpec, files: Mapping[str, bytes], sizes: Mapping[str, int]) -> tuple[Finding, ...]:
         """Return how what was recorded differs from what the deployment needs."""
@@ -134,18 +149,19 @@ class TensorrtLlmProfile:
         in_process = settings.converter == "modelopt"
         script = f"{settings.examples_dir.rstrip('/')}/{conversion.script}"
         program = (self.modelopt_python, "-m", conversion.script) if in_process else (settings.python, script)
+        inputs = tuple(path for path in conversion.paths.values() if path not in {OUTPUT, PREVIOUS, ""})
+        sources = {"checkpoint": spec.checkpoint, "head": spec.head}
+        calibrated = not {"--calib_dataset", "--calib-dataset"}.isdisjoint(conversion.paths)
         parts = {
             "release": self.config.release,
             "program": conversion.script,
-            "checkpoint": spec.checkpoint.fingerprint,
-            **({"head": spec.head.fingerprint} if spec.head is not None and spec.role == "target" else {}),
-            **({"calibration": self.calibration_fingerprint} if "--calib_dataset" in conversion.paths else {}),
+            **{role: source.fingerprint for role, source in sources.items() if source and source.path in inputs},
+            **({"calibration": self.calibration_fingerprint} if calibrated else {}),
             **conversion.parts,
         }
         ranks = tuple(f"rank{rank}.safetensors" for rank in range(spec.world_size))
-        inputs = (path for option, path in conversion.paths.items() if path != OUTPUT and path)
         return BuildStep(
-            name="convert" if conversion.gpus == 0 else "quantise",
+            name=conversion.name,
             argv=(*program, *conversion.arguments),
             # A checkpoint is a folder here: nothing is to be fetched, and a missing file is to be an error at once.
             env={
@@ -153,7 +169,8 @@ class TensorrtLlmProfile:
                 "TRANSFORMERS_OFFLINE": "1",
                 **({"PYTHONPATH": self.package_root} if in_process and self.package_root else {}),
             },
-            inputs=tuple(inputs),
+            # The package itself is read by an interpreter that has no installation of it.
+            inputs=(*inputs, self.package_root) if in_process and self.package_root else inputs,
             outputs=("config.json", *ranks),
             key=content_key(**parts),
             parts=parts,
@@ -165,9 +182,11 @@ class TensorrtLlmProfile:
         flags = self._flags(spec)
         extra = split_arguments(spec.extra_build_args)
         named = {**flags, **{name: " ".join(values) for name, values in named_values(extra)}}
+        converted = spec.checkpoint if spec.checkpoint.converted is not None else None
         parts = {
             "release": self.config.release,
             "gpu": self._architecture(),
+            **({} if converted is None else {"checkpoint": converted.fingerprint}),
             **{name.lstrip("-"): value or True for name, value in named.items() if name not in _IRRELEVANT},
         }
         workers = self.config.tensorrt_llm.workers or spec.world_size
@@ -175,7 +194,7 @@ class TensorrtLlmProfile:
             name="build",
             argv=(
                 _BUILDER,
-                *("--checkpoint_dir", PREVIOUS, "--output_dir", OUTPUT),
+                *("--checkpoint_dir", PREVIOUS if converted is None else converted.path, "--output_dir", OUTPUT),
                 *(word for name, value in flags.items() for word in (name, value)),
                 *extra,
                 *("--workers", str(workers)),
@@ -183,7 +202,7 @@ class TensorrtLlmProfile:
                 *("--output_timing_cache", f"{SCRATCH}/model.cache"),
             ),
             env={},
-            inputs=(),
+            inputs=() if converted is None else (converted.path,),
             outputs=(CONFIG, *(f"rank{rank}.engine" for rank in range(spec.world_size))),
             key=content_key(**parts),
             parts=parts,
@@ -213,6 +232,12 @@ class TensorrtLlmProfile:
         drafted = max_draft_len(self.config.speculation) if spec.role == "target" else 0
         return max(self.config.tensorrt_llm.max_num_tokens, spec.max_batch_size * (drafted + 1))
 
+    def _kv_algorithm(self, spec: EngineSpec) -> str | None:
+        converted = spec.checkpoint.converted
+        if converted is not None and spec.kv_cache == "auto":
+            return converted.quantization.kv_cache_quant_algo
+        return _KV_ALGORITHMS.get(spec.kv_cache)
+
     def _architecture(self) -> str:
         return "unknown" if self.capability is None else f"{self.capability[0]}.{self.capability[1]}"
 
@@ -228,6 +253,6 @@ class TensorrtLlmProfile:
             tp_size=spec.tp_size,
             pp_size=spec.pp_size,
             logits_dtype=self.config.tensorrt_llm.logits_dtype,
-            kv_algorithm=_KV_ALGORITHMS.get(spec.kv_cache),
+            kv_algorithm=self._kv_algorithm(spec),
             reuses=speculation.method in REUSING,
         )

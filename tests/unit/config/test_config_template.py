@@ -84,6 +84,17 @@ def test_init_writes_a_valid_configuration(tmp_path):
     assert (config.target.precision, config.draft.precision) == ("auto", "int8")
 
 
+@pytest.mark.parametrize("profile", ["tensorrt_llm", "llmapi"])
+def test_init_writes_for_every_profile(tmp_path, profile):
+    """With nothing in it that the profile refuses."""
+    path = tmp_path / "specdeploy.yaml"
+    path.write_text(render_template(name="x", target="a", draft="b", profile=profile), encoding="utf-8")
+
+    config = load_config(path, {}, {}).config
+
+    assert (config.profile, config.draft.precision) == (profile, "auto")
+
+
 def test_every_key_is_in_the_template_with_its_comment():
     """A newcomer sees all there is without opening a manual."""
     text = render_template(name="x", target="a", draft="b")

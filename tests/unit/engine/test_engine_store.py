@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from specdeploy.engine.store import EngineStore
 from specdeploy.errors import BuildFailed
+from specdeploy.system.signals import Stopped, stopped_by
 from tests.unit.engine.fakes import KEY, manifest
 
 
@@ -187,3 +189,35 @@ def test_free_space_is_seen_or_unknown(store):
     assert store.free_bytes() is None
     store.root.mkdir()
     assert store.free_bytes() > 0
+
+
+def test_what_another_builder_works_with_is_not_removed(store):
+    """Two engines may be made from one conversion: whoever is done first must not take it from the other."""
+    store.begin_step(KEY)
+    store.keep_step(KEY)
+
+    with store.lock(KEY):
+        store.drop_step(KEY)
+        assert store.is_kept(KEY)
+    store.drop_step(KEY)
+
+    assert not store.kept_step(KEY).exists()
+
+
+def test_a_thread_that_waits_for_a_lock_can_be_stopped(store):
+    """Its builder may be given up while somebody else builds for an hour."""
+    asked, ended = threading.Event(), []
+
+    def wait():
+        try:
+            with stopped_by(asked), store.lock(KEY, asked.set):
+                ended.append("got it")
+        except Stopped:
+            ended.append("stopped")
+
+    with store.lock(KEY):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join(30)
+
+    assert ended == ["stopped"]

@@ -132,7 +132,9 @@ class TestEndToEnd:
     def test_redrafter(self, toolchain, source, tmp_path):
         """Mode and draft length follow from the checkpoint, whatever the command line says."""
         head = write_source(tmp_path / "head", num_draft_layers=2, exit_dim=128, rnn=True)
-        arguments = ("--model_dir", source, "--drafter_model_dir", head, "--redrafter_num_beams", 3)
+        base = tmp_path / "base"
+        assert main_convert(toolchain, "llama", "--model_dir", source, "--output_dir", base) == 0
+        arguments = ("--base_model_checkpoint_dir", base, "--drafter_model_dir", head, "--redrafter_num_beams", 3)
         checkpoint = self._convert(toolchain, "redrafter", tmp_path, *arguments)
         assert "drafter.rnn_u.weight" in read_header(checkpoint / "rank0.safetensors")
         build = self._build(toolchain, checkpoint, tmp_path, "--max_draft_len", 1)
@@ -166,7 +168,7 @@ class TestGpus:
         """The query of the toolkit gets name, memory, driver and compute capability, comma-separated."""
         toolchain = install_toolchain(tmp_path, "1.0.0", gpus=2, gpu_name="NVIDIA L4", compute_capability="8.9")
         done = run(toolchain, "nvidia-smi", *_GPU_QUERY, cwd=tmp_path, CUDA_VISIBLE_DEVICES="0")
-        assert (done.returncode, done.stdout) == (0, 2 * "NVIDIA L4, 23034, 550.54.15, 8.9\n")
+        assert (done.returncode, done.stdout) == (0, 2 * "NVIDIA L4, 23034, 575.57.08, 8.9\n")
         done = run(toolchain, "nvidia-smi", "--query-gpu=nme", "--format=csv", cwd=tmp_path)
         assert (done.returncode, "is not a valid field" in done.stdout) == (2, True)
 
