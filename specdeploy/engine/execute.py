@@ -19,7 +19,7 @@ from specdeploy.engine.profile import EngineManifest
 from specdeploy.errors import BuildFailed, ToolMissing
 from specdeploy.findings import has_errors
 from specdeploy.system import host
-from specdeploy.system.signals import stopped_by
+from specdeploy.system.signals import Endings, stopped_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,6 +34,7 @@ __all__ = ["BuildEvent", "Surroundings", "Tools", "execute"]
 
 _FULL_DISK: Final = ("no space left", "disk quota exceeded", "enospc", "file too large")
 _FULL_DISK_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_POLL_S: Final = 0.1
 # A file that a profile wants to read is a small one.
 _MOST_INSPECTED_BYTES: Final = 16 * 1024 * 1024
 
@@ -131,12 +132,21 @@ def _side_by_side(build: _Executor, engines: Sequence[PlannedEngine]) -> tuple[E
     with concurrent.futures.ThreadPoolExecutor(len(engines), thread_name_prefix="build") as pool:
         futures = [pool.submit(obtain, engine) for engine in engines]
         try:
-            done, _ = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
-            for future in done:
-                future.result()
+            _await(futures)
         finally:
             stop.set()
     return tuple(future.result() for future in futures)
+
+
+def _await(futures: Sequence[concurrent.futures.Future[EngineManifest]]) -> None:
+    """Wait until all are done, or raise what the first failure or a signal to us raises."""
+    with Endings() as endings:
+        left = set(futures)
+        while left:
+            done, left = concurrent.futures.wait(left, timeout=_POLL_S, return_when=concurrent.futures.FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+            endings.raise_if_asked()
 
 
 @dataclasses.dataclass(frozen=True)
