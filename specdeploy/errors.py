@@ -65,7 +65,20 @@ class ConfigError(SpecdeployError):
 
 
 class CheckpointError(ConfigError):
-    """A checkpoint folder is missing, incomplete, truncated or in a refused format."""
+    """A checkpoint folder is missing, incomplete, truncated or in a refused format.
+
+    Args:
+        message: What happened, with the value that was seen.
+        hint: What the reader can do next.
+        findings: The findings behind the error, when there are several.
+        code: Stable, as of a finding: one error is one finding of a checker that goes on.
+    """
+
+    def __init__(
+        self, message: str, *, hint: str = "", findings: Sequence[Finding] = (), code: str = "checkpoint.unreadable"
+    ) -> None:
+        super().__init__(message, hint=hint, findings=findings)
+        self.code = code
 
 
 class IncompatiblePair(ConfigError):

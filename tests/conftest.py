@@ -11,12 +11,17 @@ import os
 import shutil
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from specdeploy.triton import runtime as triton_runtime_module
 from tests import slurm_cluster
 
 ROOT = Path(__file__).parents[1]
+# No deadline for an example, since a busy machine is no failure, and always the same ones: CI judges the change.
+hypothesis.settings.register_profile("specdeploy", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("specdeploy")
+
 TIERS = ("cpu", "triton", "model", "chromium", "slurm", "modelopt")
 CHECKPOINT = ROOT / "checkpoints" / "smollm2-135m-instruct"
 

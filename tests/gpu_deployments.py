@@ -278,5 +278,6 @@ def is_running(pid: int) -> bool:
 def _write(path: Path, config: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]]) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    (path / "model.safetensors").write_bytes(safetensors(tensors))
+    name = "medusa_lm_head.safetensors" if "medusa_num_heads" in config else "model.safetensors"
+    (path / name).write_bytes(safetensors(tensors))
     return path

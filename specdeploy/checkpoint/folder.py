@@ -38,10 +38,16 @@ def existing_folder(path: Path, contents: str) -> Path:
     """
     if not path.exists():
         raise CheckpointError(
-            f"there is no checkpoint folder {path}", hint="Relative paths start at the YAML's folder."
+            f"there is no checkpoint folder {path}",
+            hint="Relative paths start at the YAML's folder.",
+            code="checkpoint.missing",
         )
     if not path.is_dir():
-        raise CheckpointError(f"{path} is a file; a checkpoint is a folder with {contents}")
+        raise CheckpointError(
+            f"{path} is a file; a checkpoint is a folder with {contents}",
+            hint="Name the folder that it lies in.",
+            code="checkpoint.no-folder",
+        )
     return path.resolve()
 
 
@@ -70,15 +76,19 @@ def json_object(small: Mapping[str, bytes], name: str, folder: Path, hint: str =
         CheckpointError: It is missing, no JSON, or no object.
     """
     if name not in small:
-        raise CheckpointError(f"{folder} has no {name}", hint=hint)
+        raise CheckpointError(f"{folder} has no {name}", hint=hint, code="checkpoint.file-missing")
     try:
         value = _parsed(small[name])
     except ValueError as error:
         raise CheckpointError(
-            f"{folder / name} is not valid JSON: {error}", hint="Copy or download it again."
+            f"{folder / name} is not valid JSON: {error}", hint="Copy or download it again.", code="checkpoint.bad-json"
         ) from None
     if not isinstance(value, dict):
-        raise CheckpointError(f"{folder / name} must hold an object, it holds a {type(value).__name__}")
+        raise CheckpointError(
+            f"{folder / name} must hold an object, it holds a {type(value).__name__}",
+            hint="Copy or download it again.",
+            code="checkpoint.bad-json",
+        )
     return value
 
 
@@ -108,37 +118,55 @@ def weight_files(
     if pickles:
         raise CheckpointError(
             f"{folder} has its weights only as pickles ({some(pickles)}), which can run code when they are loaded",
-            hint=_pickle_cure(pickles[0], singles[-1]),
+            hint=_pickle_cure(pickles[0], singles),
+            code="checkpoint.pickle",
         )
-    raise CheckpointError(f"{folder} has no weights: neither {' nor '.join((*singles, INDEX))}")
-
-
-def _pickle_cure(pickle: str, name: str) -> str:
-    """Return how to convert: a model by transformers, the bare tensors of a head without it."""
-    if name == SINGLE:
-        return "Convert it where you trust it: model.save_pretrained(folder, safe_serialization=True)."
-    return (
-        "Convert it where you trust it: safetensors.torch.save_file("
-        f'torch.load("{pickle}", weights_only=True), "{SINGLE}").'
+    raise CheckpointError(
+        f"{folder} has no weights: neither {' nor '.join((*singles, INDEX))}",
+        hint="Copy or download it again.",
+        code="checkpoint.no-weights",
     )
+
+
+def _pickle_cure(pickle: str, singles: Sequence[str]) -> str:
+    """Return how to convert: a model by transformers, the bare tensors of a head without it."""
+    if singles == (SINGLE,):
+        return "Convert it where you trust it: model.save_pretrained(folder, safe_serialization=True)."
+    stem = pickle.rpartition(".")[0]
+    name = next((single for single in singles if single == f"{stem}.safetensors"), SINGLE)
+    load = f'torch.load("{pickle}", weights_only=True)'
+    return f'Convert it where you trust it: safetensors.torch.save_file({load}, "{name}"), and remove {pickle}.'
 
 
 def _sharded(weight_map: object, folder: Path) -> tuple[WeightFile, ...]:
     index = folder / INDEX
     if not (isinstance(weight_map, dict) and weight_map and all(isinstance(v, str) for v in weight_map.values())):
-        raise CheckpointError(f"{index}: weight_map must map tensor names to file names")
+        raise CheckpointError(
+            f"{index}: weight_map must map tensor names to file names",
+            hint="Copy or download it again.",
+            code="checkpoint.bad-index",
+        )
     names = sorted(set(weight_map.values()))
     if outside := [name for name in names if "/" in name or name in {".", ".."}]:
-        raise CheckpointError(f"{index} lists files outside of the folder: {some(outside)}")
+        raise CheckpointError(
+            f"{index} lists files outside of the folder: {some(outside)}",
+            hint="Take the index that belongs to the shards.",
+            code="checkpoint.bad-index",
+        )
     if absent := [name for name in names if not (folder / name).is_file()]:
         raise CheckpointError(
             f"{folder}: {len(absent)} of {len(names)} shards that {INDEX} lists are absent: {some(absent)}",
             hint="Copy or download them.",
+            code="checkpoint.shard-missing",
         )
     shards = read_weight_files([folder / name for name in names])
     held = {(tensor.name, shard.name) for shard in shards for tensor in shard.tensors}
     if missing := sorted(f"{tensor} in {file}" for tensor, file in weight_map.items() if (tensor, file) not in held):
-        raise CheckpointError(f"{folder}: {len(missing)} tensors are not where {INDEX} says: {some(missing)}")
+        raise CheckpointError(
+            f"{folder}: {len(missing)} tensors are not where {INDEX} says: {some(missing)}",
+            hint="Take shards and index from one download; one of them is of another.",
+            code="checkpoint.tensor-missing",
+        )
     return shards
 
 
@@ -157,8 +185,7 @@ def read_weight_files(paths: Sequence[Path]) -> tuple[WeightFile, ...]:
             errors.append(error)
     if len(errors) > 1:
         findings = [
-            Finding(severity="error", code="checkpoint.damaged", message=error.message, hint=error.hint)
-            for error in errors
+            Finding(severity="error", code=error.code, message=error.message, hint=error.hint) for error in errors
         ]
         raise CheckpointError(f"{paths[0].parent}: {len(errors)} of {len(paths)} shards are damaged", findings=findings)
     if errors:

@@ -76,7 +76,10 @@ def _check_kind(head: HeadInfo, method: str) -> Iterator[Finding]:
 def _kind_cure(head: HeadInfo, method: str) -> str:
     if head.kind == "speculators-eagle":
         return "Take the head as its authors trained it: this format renames fc to fusion_fc."
-    return f"Set speculation.method to {_methods(head)}, or take a head made for {method}."
+    profiles = {"eagle3": "llmapi"}
+    methods = [name for name, kinds in _KINDS.items() if head.kind in kinds]
+    cures = [f"speculation.method {name} with profile {profiles.get(name, 'tensorrt_llm')}" for name in methods]
+    return f"Take a head made for {method}" + (f", or set {' or '.join(cures)}." if cures else ".")
 
 
 def _methods(head: HeadInfo) -> str:

@@ -81,7 +81,11 @@ def read_checkpoint(path: Path, *, full_hash: bool = False) -> CheckpointInfo:
     try:
         fields = huggingface.model_fields(config)
     except huggingface.BadConfig as error:
-        raise CheckpointError(f"{folder / _CONFIG}: {error}") from None
+        raise CheckpointError(
+            f"{folder / _CONFIG}: {error}",
+            hint="Copy or download config.json again, or correct it.",
+            code="checkpoint.bad-config",
+        ) from None
     tokenizer = _tokenizer(small, folder)
     files = weight_files(small, folder)
     tensors = sorted((tensor for file in files for tensor in file.tensors), key=lambda tensor: tensor.name)
@@ -138,6 +142,7 @@ def _tokenizer(small: dict[str, bytes], folder: Path) -> TokenizerInfo:
         raise CheckpointError(
             f"{folder} has no {_TOKENIZER}{seen}",
             hint="transformers writes it: AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
+            code="checkpoint.tokenizer-missing",
         )
     template = small.get("chat_template.jinja")
     try:
@@ -149,7 +154,9 @@ def _tokenizer(small: dict[str, bytes], folder: Path) -> TokenizerInfo:
             digest=hashlib.sha256(small[_TOKENIZER]).hexdigest(),
         )
     except BadTokenizer as error:
-        raise CheckpointError(f"{folder / _TOKENIZER}: {error}") from None
+        raise CheckpointError(
+            f"{folder / _TOKENIZER}: {error}", hint="Copy or download it again.", code="checkpoint.bad-tokenizer"
+        ) from None
 
 
 def _special_ids(

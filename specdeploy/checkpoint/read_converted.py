@@ -34,9 +34,14 @@ def read_converted(path: Path, tokenizer: Path | None, *, role: str) -> Checkpoi
         raise CheckpointError(
             f"{path} is a TensorRT-LLM checkpoint, which holds no tokenizer",
             hint=f"Name the folder that has it as {role}.tokenizer, such as the checkpoint that it was converted from.",
+            code="checkpoint.tokenizer-missing",
         )
     if converted.max_position_embeddings is None:
-        raise CheckpointError(f"{path / 'config.json'} does not say max_position_embeddings", hint="Convert it again.")
+        raise CheckpointError(
+            f"{path / 'config.json'} does not say max_position_embeddings",
+            hint="Convert it again.",
+            code="checkpoint.bad-config",
+        )
     ids = read_tokenizer(tokenizer)
     return CheckpointInfo(
         path=converted.path,

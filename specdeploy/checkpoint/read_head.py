@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 _CONFIG: Final = "config.json"
 _SMALL_FILES: Final = (_CONFIG, "generation_config.json", INDEX)
-_SINGLES: Final = (SINGLE, "medusa_lm_head.safetensors")
+# The one file of a Medusa head that upstream's converter opens; before it, it looks for the pickle.
+_MEDUSA: Final = "medusa_lm_head.safetensors"
+_MEDUSA_PICKLE: Final = "medusa_lm_head.pt"
+_SINGLES: Final = (SINGLE, _MEDUSA)
 
 
 def read_head(path: Path, *, full_hash: bool = False) -> HeadInfo:
@@ -48,9 +51,13 @@ def read_head(path: Path, *, full_hash: bool = False) -> HeadInfo:
     tensors = tuple(sorted((tensor for file in files for tensor in file.tensors), key=lambda tensor: tensor.name))
     try:
         fields = head_fields(config, tensors)
+        if fields.kind == "medusa":
+            _require_medusa_file(folder, [file.name for file in files])
     except BadHead as error:
         raise CheckpointError(
-            f"{folder}: {error}", hint="A model of its own is a draft for the method draft_target, not a head."
+            f"{folder}: {error}",
+            hint="A model of its own is a draft for the method draft_target, not a head.",
+            code="checkpoint.no-head",
         ) from None
     return HeadInfo(
         path=str(folder),
@@ -63,3 +70,19 @@ def read_head(path: Path, *, full_hash: bool = False) -> HeadInfo:
         fingerprint=content_fingerprint(small, files, full_hash_of=folder if full_hash else None),
         stat_fingerprint=touch_fingerprint(folder, _SMALL_FILES),
     )
+
+
+def _require_medusa_file(folder: Path, names: list[str]) -> None:
+    """Refuse what the converter would not open, or would open in the place of what was read here."""
+    if (folder / _MEDUSA_PICKLE).exists():
+        raise CheckpointError(
+            f"{folder} has {_MEDUSA_PICKLE} beside {', '.join(names)}: converters open the pickle, which can run code",
+            hint=f"Remove {_MEDUSA_PICKLE}.",
+            code="checkpoint.pickle",
+        )
+    if names != [_MEDUSA]:
+        raise CheckpointError(
+            f"{folder} has its Medusa heads in {', '.join(names)}; converters open {_MEDUSA} only",
+            hint=f"Rename the file to {_MEDUSA}.",
+            code="checkpoint.file-name",
+        )

@@ -51,6 +51,7 @@ def read_trtllm_checkpoint(path: Path) -> TrtllmCheckpoint:
         raise CheckpointError(
             f"{folder / _CONFIG} is not TensorRT-LLM's: it has no `architecture`",
             hint="Convert the checkpoint first." if "architectures" in config else "",
+            code="checkpoint.not-converted",
         )
     try:
         fields = trtllm_fields(config)
@@ -74,11 +75,13 @@ def _rank_files(folder: Path, world_size: int) -> list[Path]:
         raise CheckpointError(
             f"{folder}: {len(absent)} of {world_size} rank files are absent: {some(absent)}",
             hint="The conversion did not finish; run it again.",
+            code="checkpoint.rank-missing",
         )
     held = sorted(file.name for file in folder.glob("rank*.safetensors") if _RANK.match(file.name))
     if surplus := [name for name in held if name not in wanted]:
         raise CheckpointError(
             f"{folder}: mapping.world_size is {world_size}, there are {len(held)} rank files: {some(surplus)} too many",
             hint="Two conversions were written into one folder; convert into an empty one.",
+            code="checkpoint.too-many-ranks",
         )
     return [folder / name for name in wanted]

@@ -79,15 +79,24 @@ def read_weight_file(path: Path) -> WeightFile:
 def _header(file: IO[bytes], size: int, path: Path) -> bytes:
     prefix = file.read(_LENGTH_BYTES)
     if len(prefix) < _LENGTH_BYTES:
-        raise CheckpointError(f"{path} is truncated: {size} bytes, fewer than a safetensors file begins with")
+        raise CheckpointError(
+            f"{path} is truncated: {size} bytes, fewer than a safetensors file begins with",
+            hint="Copy or download it again.",
+            code="checkpoint.truncated",
+        )
     length = int.from_bytes(prefix, "little")
     if length > min(_LONGEST_HEADER, size - _LENGTH_BYTES):
         file.seek(0)
         if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
-            raise CheckpointError(f"{path} is a Git LFS pointer, not the weights", hint="Run `git lfs pull` there.")
+            raise CheckpointError(
+                f"{path} is a Git LFS pointer, not the weights",
+                hint="Run `git lfs pull` there.",
+                code="checkpoint.lfs-pointer",
+            )
         raise CheckpointError(
             f"{path} is no safetensors file or truncated: it announces a header of {length} bytes, the file has {size}",
             hint="Copy or download it again.",
+            code="checkpoint.truncated",
         )
     return file.read(length)
 
@@ -96,9 +105,17 @@ def _parsed(header: bytes, path: Path) -> dict[str, Any]:
     try:
         value = json.loads(header)
     except ValueError as error:
-        raise CheckpointError(f"{path}: the safetensors header is not valid JSON: {error}") from None
+        raise CheckpointError(
+            f"{path}: the safetensors header is not valid JSON: {error}",
+            hint="Copy or download it again.",
+            code="checkpoint.damaged",
+        ) from None
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: the safetensors header is a {type(value).__name__}, not an object")
+        raise CheckpointError(
+            f"{path}: the safetensors header is a {type(value).__name__}, not an object",
+            hint="Copy or download it again.",
+            code="checkpoint.damaged",
+        )
     value.pop("__metadata__", None)
     return value
 
@@ -110,7 +127,9 @@ def _tensors(header: dict[str, Any], path: Path) -> list[tuple[int, int, TensorI
         if end - begin != tensor.nbytes:
             raise CheckpointError(
                 f"{path}: {tensor.name} of type {tensor.dtype} and shape {list(tensor.shape)} takes {tensor.nbytes} "
-                f"bytes, its header entry gives it {end - begin}"
+                f"bytes, its header entry gives it {end - begin}",
+                hint="Copy or download it again.",
+                code="checkpoint.damaged",
             )
     return sorted(found, key=lambda item: item[:2])
 
@@ -118,7 +137,11 @@ def _tensors(header: dict[str, Any], path: Path) -> list[tuple[int, int, TensorI
 def _offsets(name: str, entry: Any, path: Path) -> tuple[int, int]:  # noqa: ANN401  # parsed JSON
     offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
     if not (isinstance(offsets, list) and len(offsets) == 2 and _are_sizes(offsets)):
-        raise CheckpointError(f"{path}: the header entry of {name} has no valid data_offsets: {offsets!r}")
+        raise CheckpointError(
+            f"{path}: the header entry of {name} has no valid data_offsets: {offsets!r}",
+            hint="Copy or download it again.",
+            code="checkpoint.damaged",
+        )
     return offsets[0], offsets[1]
 
 
@@ -127,7 +150,11 @@ def _tensor(name: str, entry: dict[str, Any], path: Path) -> TensorInfo:
     if not isinstance(dtype, str) or dtype not in _BITS:
         raise CheckpointError(f"{path}: {name} has the unknown type {dtype!r}", hint="A newer specdeploy may know it.")
     if not (isinstance(shape, list) and _are_sizes(shape)):
-        raise CheckpointError(f"{path}: {name} has no valid shape: {shape!r}")
+        raise CheckpointError(
+            f"{path}: {name} has no valid shape: {shape!r}",
+            hint="Copy or download it again.",
+            code="checkpoint.damaged",
+        )
     nbytes = -(-math.prod(shape) * _BITS[dtype] // 8)
     return TensorInfo(name=name, dtype=dtype, shape=tuple(shape), nbytes=nbytes, file=path.name)
 
@@ -141,15 +168,24 @@ def _check_layout(tensors: list[tuple[int, int, TensorInfo]], seen: int, start: 
     position = 0
     for begin, end, tensor in tensors:
         if begin != position:
-            raise CheckpointError(f"{path}: {tensor.name} begins at byte {begin} of the data, expected {position}")
+            raise CheckpointError(
+                f"{path}: {tensor.name} begins at byte {begin} of the data, expected {position}",
+                hint="Copy or download it again.",
+                code="checkpoint.damaged",
+            )
         position = end
     if position > seen:
         raise CheckpointError(
             f"{path} is truncated: expected {start + position} bytes, it has {start + seen}",
             hint="Copy or download it again.",
+            code="checkpoint.truncated",
         )
     if position < seen:
-        raise CheckpointError(f"{path} has {seen - position} bytes after its last tensor; expected {start + position}")
+        raise CheckpointError(
+            f"{path} has {seen - position} bytes after its last tensor; expected {start + position}",
+            hint="Copy or download it again.",
+            code="checkpoint.damaged",
+        )
 
 
 def _sample(file: IO[bytes], start: int, size: int) -> bytes:

@@ -29,7 +29,7 @@ COMMANDS: Final = {
     "check": "Compare the checkpoints before anything is built: tokenizers, vocabularies, lengths, release, memory.",
     "plan": "Show the steps of a build: command lines, outputs, what is built already and why the rest is not, memory.",
     "build": "Make the engines; what the store holds already is not built again. `specdeploy plan` shows it before.",
-    "engines": "List, show, verify, prune and export the engines of the store.",
+    "engines": "List, show, verify, prune, remove and export the engines of the store.",
     "repo": "Write the Triton model repository from the configuration and the built engines, and lint it.",
     "lint": "Lint a Triton model repository: REPOSITORY, or the one of the configuration.",
     "serve": "Serve the repository with a real tritonserver until Ctrl-C; ready when every model is.",
@@ -99,7 +99,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except SpecdeployError as error:
-        _show(error)
+        _show(error, as_json="--json" in (sys.argv if argv is None else argv))
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("specdeploy: interrupted; what was started has been stopped", err=True)
@@ -116,9 +116,23 @@ def run(argv: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _show(error: SpecdeployError) -> None:
-    """Print an error for people: what happened, the findings behind it, what to do next."""
+def _show(error: SpecdeployError, *, as_json: bool) -> None:
+    """Print an error for people: what happened, the findings behind it, what to do next; for machines a document."""
     from specdeploy.cli import _render
+
+    if as_json:
+        _render.document(
+            {
+                "schema_version": "1.0",
+                "kind": "error",
+                "ok": False,
+                "error": type(error).__name__,
+                "message": error.message,
+                "hint": error.hint,
+                "exit_code": error.exit_code,
+                "findings": [finding.as_dict() for finding in error.findings],
+            }
+        )
 
     click.echo(f"{click.style('error:', fg='red', bold=True)} {error.message}", err=True)
     _render.findings(error.findings, err=True)

@@ -84,4 +84,5 @@ def _reason(planned: Planned, engine: PlannedEngine) -> str:
     miss = planned.misses[engine.key]
     if miss.nearest is None:
         return "the store has no engine like it"
-    return f"{', '.join(miss.reasons)} (against {miss.nearest[:16]})"
+    against = "" if miss.nearest == engine.key else f" (against {miss.nearest[:16]})"
+    return f"{', '.join(miss.reasons)}{against}"

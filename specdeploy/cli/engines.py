@@ -11,11 +11,12 @@ from specdeploy.cli._options import json_option, with_config
 
 if TYPE_CHECKING:
     from specdeploy.config.load import LoadedConfig
+    from specdeploy.pipeline.storage import Pruned
 
 
 @click.group("engines")
 def command() -> None:
-    """List, show, verify, prune and export the engines of the store."""
+    """List, show, verify, prune, remove and export the engines of the store."""
 
 
 @command.command("list")
@@ -30,13 +31,15 @@ def list_(loaded: LoadedConfig, as_json: bool) -> None:
     if as_json:
         _render.document({"schema_version": "1.0", "kind": "engines", "engines": [e.as_dict() for e in engines]})
         return
-    header = ("key", "engine", "profile", "release", "ranks", "size", "made", "used as")
+    header = ("key", "engine", "profile", "release", "method", "GPU", "ranks", "size", "made", "used as")
     rows = [
         (
             engine.manifest.key[:16],
             engine.manifest.name,
             engine.manifest.profile,
             str(engine.manifest.facts.get("release", "")),
+            str(engine.manifest.facts.get("method", "")),
+            str(engine.manifest.facts.get("compute_capability", "")),
             str(engine.manifest.facts.get("world_size", 1)),
             _render.size(engine.manifest.size_bytes),
             engine.manifest.created,
@@ -104,20 +107,47 @@ def verify(loaded: LoadedConfig, keys: tuple[str, ...], full: bool, as_json: boo
 
 
 @command.command("prune")
-@click.option("--unused", is_flag=True, help="Also engines that this configuration does not use.")
+@click.option("--unused", is_flag=True, help="Also engines that this configuration does not use; needs --yes.")
+@click.option("--keep", multiple=True, metavar="FILE", help="Another configuration whose engines stay; repeatable.")
+@click.option("--yes", is_flag=True, help="Remove unused engines, not only say which.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @with_config
 @json_option
-def prune(loaded: LoadedConfig, unused: bool, dry_run: bool, as_json: bool) -> None:
+def prune(loaded: LoadedConfig, unused: bool, keep: tuple[str, ...], yes: bool, dry_run: bool, as_json: bool) -> None:
     """Remove what interrupted builds left: half an engine, single steps, damaged engines that were moved aside."""
+    from specdeploy.cli import _render
+    from specdeploy.cli._options import load
+    from specdeploy.pipeline import storage
+
+    only_said = dry_run or (unused and not yes)
+    pruned = storage.prune(loaded, unused=unused, keep=[load(path) for path in keep], dry_run=only_said)
+    if as_json:
+        _render.document({"schema_version": "1.0", "kind": "engines-prune", "dry_run": only_said, **pruned.as_dict()})
+        return
+    _show_removed(pruned, "would remove" if only_said else "removed")
+    if unused and only_said and not dry_run:
+        click.echo("nothing was removed: other configurations may use these engines (--keep FILE); --yes removes them")
+
+
+@command.command("remove")
+@click.argument("keys", nargs=-1, required=True)
+@with_config
+@json_option
+def remove(loaded: LoadedConfig, keys: tuple[str, ...], as_json: bool) -> None:
+    """Remove engines, such as damaged ones: KEYS are the beginnings of keys, names or roles."""
     from specdeploy.cli import _render
     from specdeploy.pipeline import storage
 
-    pruned = storage.prune(loaded, unused=unused, dry_run=dry_run)
+    pruned = storage.remove(loaded, keys)
     if as_json:
-        _render.document({"schema_version": "1.0", "kind": "engines-prune", "dry_run": dry_run, **pruned.as_dict()})
-        return
-    verb = "would remove" if dry_run else "removed"
+        _render.document({"schema_version": "1.0", "kind": "engines-remove", **pruned.as_dict()})
+    else:
+        _show_removed(pruned, "removed")
+
+
+def _show_removed(pruned: Pruned, verb: str) -> None:
+    from specdeploy.cli import _render
+
     for path in pruned.paths:
         click.echo(f"{verb} {path}")
     for path in pruned.busy:

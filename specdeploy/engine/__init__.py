@@ -29,6 +29,7 @@ class Machine:
         calibration_fingerprint: What is in them.
         modelopt_python: The interpreter that has nvidia-modelopt.
         package_root: Folder that it finds specdeploy in.
+        examples_dir: TensorRT-LLM's own scripts, where the steps run; empty is as the configuration says.
     """
 
     capability: tuple[int, int] | None = None
@@ -36,6 +37,7 @@ class Machine:
     calibration_fingerprint: str = ""
     modelopt_python: str = "python3"
     package_root: str = ""
+    examples_dir: str = ""
 
 
 PROFILES: Final[Mapping[str, Callable[[DeployConfig, Machine], EngineProfile]]] = {
@@ -47,6 +49,7 @@ PROFILES: Final[Mapping[str, Callable[[DeployConfig, Machine], EngineProfile]]] 
         calibration_fingerprint=machine.calibration_fingerprint,
         modelopt_python=machine.modelopt_python,
         package_root=machine.package_root,
+        examples_dir=machine.examples_dir,
     ),
     "llmapi": lambda config, _machine: LlmApiProfile(config),
 }

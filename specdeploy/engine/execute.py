@@ -33,6 +33,15 @@ if TYPE_CHECKING:
 __all__ = ["BuildEvent", "Surroundings", "Tools", "execute"]
 
 _FULL_DISK: Final = ("no space left", "disk quota exceeded", "enospc", "file too large")
+# What a tool's last lines say, and what helps.
+_CURES: Final = (
+    (
+        "out of memory",
+        "Lower build.max_batch_size, build.max_seq_len or tensorrt_llm.max_num_tokens, or raise tp_size.",
+    ),
+    ("permission denied", "Look at the permissions of what the log names."),
+)
+_GO_ON: Final = "The log has all of it; when its cause is mended, `specdeploy build` goes on at this step."
 _FULL_DISK_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _POLL_S: Final = 0.1
 # A file that a profile wants to read is a small one.
@@ -210,7 +219,8 @@ class _Executor:
         if missing := self.surroundings.tools.missing(sorted(needed)):
             raise ToolMissing(
                 f"building {engine.spec.name} needs {', '.join(missing)}, which is not installed here",
-                hint="`specdeploy doctor` says what each profile needs and how to get it.",
+                hint="`specdeploy doctor` says what each profile needs. Scripts of TensorRT-LLM lie in its image: set "
+                "tensorrt_llm.examples_dir, or build there (build.runner: container or slurm).",
             )
         for path in {path for step in engine.steps for path in step.inputs}:
             if not Path(path).exists():
@@ -240,7 +250,7 @@ class _Executor:
         return BuildFailed(
             f"{engine.spec.name}: {error.message}; nothing was published. The end of {error.log}:\n"
             f"{tail or '    (empty)'}",
-            hint=error.hint,
+            hint=error.hint or next((cure for phrase, cure in _CURES if phrase in text), _GO_ON),
         )
 
     def _disk_full(self, engine: PlannedEngine, detail: str) -> BuildFailed:

@@ -242,7 +242,10 @@ class EngineStore:
         root = self.path(manifest.key)
         return tuple(
             _finding(
-                "engine.content-differs", f"{file.path} was changed: its SHA-256 differs", "Build it again.", str(root)
+                "engine.content-differs",
+                f"{file.path} was changed: its SHA-256 differs",
+                f"`specdeploy engines remove {manifest.key[:_SHORT]}`, then build it again.",
+                str(root),
             )
             for file in manifest.files
             if files.sha256_file(root / file.path) != file.sha256

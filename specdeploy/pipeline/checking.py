@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,9 +18,9 @@ from specdeploy.engine import PROFILES
 from specdeploy.engine.tensorrt_llm.methods import max_draft_len
 from specdeploy.engine.tensorrt_llm.releases import find_release
 from specdeploy.engine.tensorrt_llm.surroundings import check_surroundings
-from specdeploy.errors import IncompatiblePair
-from specdeploy.findings import has_errors
-from specdeploy.pipeline.machine import NO_GPUS, find_gpus, machine, seen_by
+from specdeploy.errors import CheckpointError, IncompatiblePair
+from specdeploy.findings import Finding, has_errors
+from specdeploy.pipeline.machine import NO_GPUS, check_gpus, find_gpus, machine, seen_by
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.planning.build import BuildPlan, Sources, plan_build
 from specdeploy.planning.footprint import EngineMemorySpec, ModelMemory
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from specdeploy.config.load import LoadedConfig
     from specdeploy.config.schema import DeployConfig
     from specdeploy.engine.profile import EngineProfile, EngineSpec
-    from specdeploy.findings import Finding, Severity
+    from specdeploy.findings import Severity
     from specdeploy.pipeline.machine import Gpus
     from specdeploy.planning.memory import MemoryPlan
 
@@ -137,12 +138,19 @@ def check(loaded: LoadedConfig) -> Checked:
         *_pair_findings(config, sources, profile),
         *(_fitness(config, plan) if on_gpus else ()),
         *plan.findings,
-        *(check_surroundings(find_release(config.release), seen_by(config, gpus)) if has_builder(config) else ()),
+        *(_around(config, gpus) if has_builder(config) else ()),
         *(() if memory is None else memory.findings),
     ]
     order: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
     ordered = sorted(dict.fromkeys(findings), key=lambda finding: order[finding.severity])
     return Checked(sources=sources, plan=plan, memory=memory, findings=tuple(ordered))
+
+
+def _around(config: DeployConfig, gpus: Gpus) -> tuple[Finding, ...]:
+    return (
+        *check_gpus(config, gpus),
+        *check_surroundings(find_release(config.release), seen_by(config, gpus)),
+    )
 
 
 def has_builder(config: DeployConfig) -> bool:
@@ -159,11 +167,27 @@ def _read(loaded: LoadedConfig) -> Sources:
             return read_converted(path, tokenizer, role=role)
         return read_checkpoint(path, full_hash=full_hash)
 
-    return Sources(
-        target=read("target", place.target, place.target_tokenizer),
-        draft=read("draft", place.draft, place.draft_tokenizer) if method in PAIRS else None,
-        head=read_head(place.draft, full_hash=full_hash) if method in HEADS else None,
-    )
+    problems: list[Finding] = []
+    with _noting(problems, "target"):
+        target = read("target", place.target, place.target_tokenizer)
+    draft, head = None, None
+    with _noting(problems, "draft"):
+        draft = read("draft", place.draft, place.draft_tokenizer) if method in PAIRS else None
+        head = read_head(place.draft, full_hash=full_hash) if method in HEADS else None
+    if problems:
+        count = "a checkpoint" if len({problem.where for problem in problems}) == 1 else "both checkpoints"
+        raise CheckpointError(f"{count} cannot be used as it is", findings=problems)
+    return Sources(target=target, draft=draft, head=head)
+
+
+@contextlib.contextmanager
+def _noting(problems: list[Finding], role: str) -> Iterator[None]:
+    """Note what is wrong with one checkpoint, so that the other is looked at, too."""
+    try:
+        yield
+    except CheckpointError as error:
+        own = Finding(severity="error", code=error.code, message=error.message, hint=error.hint)
+        problems.extend(dataclasses.replace(finding, where=role) for finding in error.findings or (own,))
 
 
 def profile_of(loaded: LoadedConfig, gpus: Gpus) -> EngineProfile:

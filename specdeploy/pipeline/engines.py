@@ -13,7 +13,7 @@ from specdeploy.errors import ConfigError, RepositoryError
 from specdeploy.pipeline.checking import Checked, check, has_builder, profile_of, require_sound_plan
 from specdeploy.pipeline.machine import NO_GPUS, find_gpus, job_runner, shown_commands, surroundings
 from specdeploy.pipeline.workspace import workspace
-from specdeploy.planning.misses import explain_miss
+from specdeploy.planning.misses import Miss, explain_miss
 from specdeploy.system.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from specdeploy.engine.execute import BuildEvent
     from specdeploy.engine.profile import EngineManifest
     from specdeploy.pipeline.machine import Gpus
-    from specdeploy.planning.misses import Miss
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,7 +92,10 @@ def plan(loaded: LoadedConfig) -> Planned:
         if store.find(engine.key) is not None:
             hits[engine.key] = store.path(engine.key)
         else:
-            misses[engine.key] = explain_miss(engine, stored)
+            damage = store.verify(engine.key) if store.path(engine.key).is_dir() else ()
+            reasons = tuple(f"the stored engine is damaged: {finding.message}" for finding in damage)
+            nearest = explain_miss(engine, stored)
+            misses[engine.key] = Miss(nearest=engine.key, reasons=reasons) if reasons else nearest
             keys = (engine_key(engine.steps[:number]) for number in range(1, len(engine.steps)))
             kept |= {key for key in keys if store.is_kept(key)}
     return Planned(

@@ -16,14 +16,15 @@ from specdeploy.engine.execute import Surroundings, Tools
 from specdeploy.engine.tensorrt_llm.releases import find_release
 from specdeploy.engine.tensorrt_llm.surroundings import Seen
 from specdeploy.errors import ConfigError
-from specdeploy.planning.gpus import GpuSpec, gpu_spec
+from specdeploy.findings import Finding
+from specdeploy.planning.gpus import KNOWN, GpuSpec, gpu_spec
 from specdeploy.system import host
 from specdeploy.system.container import ContainerJobs
 from specdeploy.system.container_command import ContainerSettings, container_argv
 from specdeploy.system.jobs import LocalJobs
 from specdeploy.system.process import SubprocessRunner, quote, run_capture
 from specdeploy.system.slurm import SlurmJobs
-from specdeploy.system.slurm_script import SlurmSettings, chain_scripts
+from specdeploy.system.slurm_script import BatchScript, SlurmSettings, chain_scripts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,12 +49,17 @@ class Gpus:
     Args:
         spec: The kind.
         count: How many there are; None when it is not known.
-        driver: Of NVIDIA; None when it cannot be seen.
+        seen: The first that nvidia-smi shows here; None without one.
     """
 
     spec: GpuSpec
     count: int | None
-    driver: str | None = None
+    seen: host.GpuInfo | None = None
+
+    @property
+    def driver(self) -> str | None:
+        """Version of NVIDIA's driver here; None when it cannot be seen."""
+        return None if self.seen is None else self.seen.driver
 
     @property
     def capability(self) -> tuple[int, int] | None:
@@ -68,7 +74,8 @@ NO_GPUS: Final = Gpus(spec=GpuSpec(name=""), count=None)
 def find_gpus(config: DeployConfig) -> Gpus:
     """Return the GPUs that the configuration names, and of what it leaves open what nvidia-smi shows here."""
     wanted = config.gpu
-    seen = _visible() if wanted.name == "auto" or not wanted.count else ()
+    # What a node of a cluster has cannot be seen from here.
+    seen = _visible() if config.build.runner != "slurm" or wanted.name == "auto" else ()
     first = seen[0] if seen else None
     memory = int(wanted.memory_gb * _GIGABYTE) or None
     if wanted.name != "auto":
@@ -79,7 +86,37 @@ def find_gpus(config: DeployConfig) -> Gpus:
         spec = gpu_spec(first.name, memory_bytes=size, compute_capability=first.compute_capability or None)
     else:
         spec = GpuSpec(name="", memory_bytes=memory)
-    return Gpus(spec=spec, count=wanted.count or len(seen) or None, driver=first.driver if first else None)
+    return Gpus(spec=spec, count=wanted.count or len(seen) or None, seen=first)
+
+
+def check_gpus(config: DeployConfig, gpus: Gpus) -> tuple[Finding, ...]:
+    """Return what speaks against building for the GPUs: they are not known, or others are here."""
+    where, named = "gpu.name", config.gpu.name
+    if gpus.capability is None:
+        message = f"what the engines are built for is not known: gpu.name is {named}"
+        auto = named == "auto"
+        return (
+            Finding(
+                # A plan can be made without; a build cannot, and says so.
+                severity="warning" if auto else "error",
+                code="gpu.unknown",
+                message=message + (", and nvidia-smi lists none here; a plan can be made, a build not" if auto else ""),
+                hint=f"Name it, such as one of {KNOWN}, or give its compute capability, such as 9.0.",
+                where=where,
+            ),
+        )
+    here = "" if gpus.seen is None else gpus.seen.compute_capability
+    if gpus.seen is None or not here or here == gpus.spec.compute_capability:
+        return ()
+    return (
+        Finding(
+            severity="error",
+            code="gpu.differs",
+            message=f"gpu.name is {named} ({gpus.spec.compute_capability}), and here is a {gpus.seen.name} ({here})",
+            hint="Engines run on the architecture that they were built on: build there, or set gpu.name to auto.",
+            where=where,
+        ),
+    )
 
 
 @functools.cache
@@ -104,6 +141,8 @@ def machine(loaded: LoadedConfig, gpus: Gpus) -> Machine:
         calibration_fingerprint="" if calibration is None else _fingerprint(calibration),
         modelopt_python=settings.python,
         package_root=str(Path(specdeploy.__file__).parents[1]),
+        # As every path of the file, relative to it; an absolute one may be that of an image.
+        examples_dir=str(loaded.resolve(settings.examples_dir)),
     )
 
 
@@ -143,12 +182,21 @@ def seen_by(config: DeployConfig, gpus: Gpus) -> Seen:
     """Return what can be seen of where the release is to run."""
     local = config.build.runner == "local"
     return Seen(
-        image=image_name(config) if config.build.runner == "container" else None,
+        image=_seen_image(config),
         installed=host.package_version("tensorrt_llm") if local else None,
         python=host.python_version() if local else None,
         driver=gpus.driver,
         capability=gpus.capability,
     )
+
+
+def _seen_image(config: DeployConfig) -> str | None:
+    """Return the image that the steps run in; pyxis writes a # where others write a /."""
+    if config.build.runner == "container":
+        return image_name(config)
+    if config.build.runner == "slurm" and config.slurm.container_image:
+        return config.slurm.container_image.replace("#", "/")
+    return None
 
 
 def image_name(config: DeployConfig) -> str:
@@ -181,8 +229,15 @@ def shown_commands(config: DeployConfig, jobs: Sequence[Job]) -> tuple[str, ...]
         settings = container_settings(config)
         return tuple(quote(container_argv(settings, job, "specdeploy-NAME")) for job in jobs)
     if config.build.runner == "slurm":
-        return tuple(script.text for script in chain_scripts(slurm_settings(config), jobs))
+        return tuple(map(_submission, chain_scripts(slurm_settings(config), jobs), range(len(jobs) + 1)))
     return ()
+
+
+def _submission(script: BatchScript, number: int) -> str:
+    """Return a script below the command that submits it."""
+    after = ["--dependency=afterok:<the job before>", "--kill-on-invalid-dep=yes"] if number else []
+    array = [f"--array=0-{script.tasks - 1}"] if script.tasks else []
+    return "\n".join([f"# sbatch {' '.join([*after, *array, str(script.path)])}", script.text])
 
 
 def container_settings(config: DeployConfig) -> ContainerSettings:
@@ -229,6 +284,7 @@ def _host_facts(config: DeployConfig, gpus: Gpus) -> dict[str, Any]:
     if config.profile != "cpu":
         facts |= {
             "gpu": gpus.spec.name or None,
+            "gpu_seen": None if gpus.seen is None else gpus.seen.name,
             "compute_capability": gpus.spec.compute_capability,
             "driver": gpus.driver,
         }

@@ -118,8 +118,14 @@ def verify_engines(loaded: LoadedConfig, keys: Sequence[str], *, full: bool) -> 
     return len(wanted), tuple(finding for key in wanted for finding in store.verify(key, full=full))
 
 
-def prune(loaded: LoadedConfig, *, unused: bool, dry_run: bool) -> Pruned:
-    """Remove what interrupted builds left and, with *unused*, engines that the configuration does not plan.
+def prune(loaded: LoadedConfig, *, unused: bool, keep: Sequence[LoadedConfig] = (), dry_run: bool) -> Pruned:
+    """Remove what interrupted builds left and, with *unused*, engines that no configuration given plans.
+
+    Args:
+        loaded: The configuration whose store it is.
+        unused: Whether to remove whole engines.
+        keep: Further configurations that use the store.
+        dry_run: Whether only to say what would be removed.
 
     Raises:
         SpecdeployError: *unused*, and the configuration cannot be planned: then nothing is known to be unused.
@@ -127,8 +133,29 @@ def prune(loaded: LoadedConfig, *, unused: bool, dry_run: bool) -> Pruned:
     store = _store(loaded)
     doomed = list(store.leftovers())
     if unused:
-        planned = {key[:16] for _, key in _planned(loaded)}
+        planned = {key[:16] for config in (loaded, *keep) for _, key in _planned(config)}
         doomed += [store.path(key) for key in store.directories() if key not in planned]
+    return _removed(store, doomed, dry_run=dry_run)
+
+
+def remove(loaded: LoadedConfig, keys: Sequence[str]) -> Pruned:
+    """Remove engines, whole or damaged.
+
+    Raises:
+        ConfigError: A key is no engine, or several.
+    """
+    store = _store(loaded)
+    doomed = [store.path(_short_key(loaded, store, key)) for key in keys]
+    return _removed(store, doomed, dry_run=False)
+
+
+def _short_key(loaded: LoadedConfig, store: EngineStore, key: str) -> str:
+    """Return the directory's name for a key that begins so, complete or not, or for an engine's name or role."""
+    found = [name for name in store.directories() if key and name.startswith(key[: len(name)])]
+    return found[0] if len(found) == 1 else find_engine(loaded, key).manifest.key[:16]
+
+
+def _removed(store: EngineStore, doomed: Sequence[Path], *, dry_run: bool) -> Pruned:
     sizes = {path: _size(path) for path in doomed}
     removed = [path for path in doomed if dry_run or store.remove(path)]
     return Pruned(

@@ -232,10 +232,10 @@ def _check_fit(case: Occupancy, mean_seq_len: int | None) -> Iterator[Finding]:
     if capacity < 1:
         yield _finding("error", "does-not-fit", _need(case), cures(case))
     elif capacity < case.batch_size:
-        message = f"only {held} fit at once, max_batch_size is {case.batch_size}: {_need(case)}"
+        message = f"only {held} fit at once beside the buffers for {case.batch_size}: {_need(case)}"
         enough = usual is not None and usual >= case.batch_size
         yield _finding("info" if enough else "warning", "batch-does-not-fit", message, cures(case))
-    else:
+    elif not tuple(_check_count(case)):
         yield _finding("info", "fits", f"{held} fit at once")
 
 

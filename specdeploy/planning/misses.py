@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from specdeploy.engine.profile import EngineManifest
     from specdeploy.planning.build import PlannedEngine
@@ -38,23 +38,35 @@ def explain_miss(engine: PlannedEngine, stored: Iterable[EngineManifest]) -> Mis
         engine: The engine that is wanted.
         stored: What the store has.
     """
-    wanted = _flat({step.name: step.parts for step in engine.steps})
+    wanted = _flat([step.parts for step in engine.steps])
     candidates = [
-        (manifest, _differences(_flat(manifest.parts), wanted))
+        (manifest, _differences(_flat(list(manifest.parts.values())), wanted))
         for manifest in stored
         if manifest.profile == engine.profile and manifest.parts
     ]
     if not candidates:
         return Miss(nearest=None, reasons=())
-    manifest, reasons = min(candidates, key=lambda item: (len(item[1]), item[0].name != engine.spec.name, item[0].key))
+    name = engine.spec.checkpoint.name
+    # An engine of the same checkpoint says more than one that happens to have the same flags.
+    manifest, reasons = min(candidates, key=lambda item: (item[0].checkpoint_name != name, len(item[1]), item[0].key))
     return Miss(nearest=manifest.key, reasons=tuple(reasons))
 
 
-def _flat(parts: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], Any]:
-    return {(step, name): value for step, values in parts.items() for name, value in values.items()}
+def _flat(steps: Sequence[Mapping[str, Any]]) -> dict[tuple[int, str], Any]:
+    """Return (number of the step from the end, dotted name) to value: the last step is the build, whatever precedes."""
+    last = len(steps) - 1
+    return {(last - number, name): value for number, parts in enumerate(steps) for name, value in _leaves("", parts)}
 
 
-def _differences(old: Mapping[tuple[str, str], Any], new: Mapping[tuple[str, str], Any]) -> list[str]:
+def _leaves(prefix: str, parts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in parts.items():
+        if isinstance(value, dict):
+            yield from _leaves(f"{prefix}{name}.", value)
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _differences(old: Mapping[tuple[int, str], Any], new: Mapping[tuple[int, str], Any]) -> list[str]:
     """Return each difference once, though several steps have the same part."""
     found: dict[str, str] = {}
     for key in [*new, *(key for key in old if key not in new)]:

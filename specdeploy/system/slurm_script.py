@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from specdeploy.system.mounts import Mount
 
 _VERIFY_MINUTES: Final = 5
+_TIME: Final = re.compile(r"\d+|\d+:\d+|\d+:\d+:\d+|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
+_MEMORY: Final = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _REGISTRY: Final = re.compile(r"([^/#@]+[.:][^/#@]*)/(.+)")
@@ -73,6 +75,12 @@ class SlurmSettings:
     verify: bool = True
 
     def __post_init__(self) -> None:
+        if self.time_limit and not _TIME.fullmatch(self.time_limit):
+            raise ConfigError(
+                f"slurm.time_limit is {self.time_limit!r}, which sbatch does not take", hint="Such as 90 or 02:00:00."
+            )
+        if self.mem and not _MEMORY.fullmatch(self.mem):
+            raise ConfigError(f"slurm.mem is {self.mem!r}, which sbatch does not take", hint="Such as 128G.")
         if not self.poll_s > 0:
             raise ConfigError(f"the seconds between two looks at Slurm's queue are {self.poll_s}, which is not above 0")
         for line in self.extra_lines:

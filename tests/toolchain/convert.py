@@ -156,6 +156,10 @@ def _base(args: argparse.Namespace, dtype: str, sizes: dict[str, Any]) -> dict[s
 
 def _medusa(args: argparse.Namespace, base: dict[str, Any]) -> dict[str, Any]:
     head = read_source(args.medusa_model_dir).config
+    if not any(
+        (Path(args.medusa_model_dir) / f"medusa_lm_head.{suffix}").is_file() for suffix in ("pt", "safetensors")
+    ):
+        raise FileNotFoundError(f'No such file or directory: "{args.medusa_model_dir}/medusa_lm_head.safetensors"')
     if args.max_medusa_token_len <= 0:
         raise AssertionError("should have max_medusa_token_len > 0")
     return base | {

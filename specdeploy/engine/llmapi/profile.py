@@ -85,7 +85,7 @@ class LlmApiProfile:
         release, document = self._release(), self._document(spec)
         parts = {
             "profile": self.name,
-            "release": release.name,
+            "release": self.config.release,
             "checkpoint": spec.checkpoint.fingerprint,
             "draft": document.draft.fingerprint if document.draft else None,
             "arguments": json_data(document.identity(spec.checkpoint)),
@@ -93,7 +93,7 @@ class LlmApiProfile:
         sources = (spec.checkpoint, document.draft)
         return (
             BuildStep(
-                name=f"write the LLM API's configuration for TensorRT-LLM {release.name}",
+                name="write the configuration",
                 argv=(),
                 env={},
                 inputs=tuple(source.path for source in sources if source is not None),
@@ -120,7 +120,7 @@ class LlmApiProfile:
         """Return release row, method and its spelling there, draft length, ranks and where the schema is from."""
         release, wanted = self._release(), self.config.speculation
         return {
-            "release": release.name,
+            "release": self.config.release,
             "method": wanted.method,
             "decoding_type": release.decoding_types.get(wanted.method),
             "max_draft_len": wanted.num_draft_tokens,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from specdeploy.engine.tensorrt_llm.convert import is_quantised
+from specdeploy.engine.tensorrt_llm.converter_options import check_convert_arguments
 from specdeploy.engine.tensorrt_llm.families import (
     MEDUSA_MODEL_TYPES,
     find_family,
@@ -120,6 +121,8 @@ def _check_arguments(spec: EngineSpec) -> Iterator[Finding]:
     except ValueError as error:
         message = f"{error}: {' '.join(spec.extra_convert_args)}"
         yield _error("flags.syntax", f"{spec.role}.extra_convert_args", message, "Close the quotation.")
+        return
+    yield from check_convert_arguments(spec)
 
 
 def _either(names: tuple[str, ...]) -> str:

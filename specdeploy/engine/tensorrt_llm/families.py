@@ -91,7 +91,8 @@ def nearest_architecture(architecture: str) -> str:
     since = _SINCE.get(architecture)
     if since is not None:
         return f"Take release {since} or later."
-    return f"Is it a {near[0]}?" if near else f"Converters are known for the families {known}."
+    kin = f"Is it a {near[0]}? " if near else f"Converters are known for the families {known}. "
+    return f"{kin}The profile llmapi (release 1.0 and later) serves what PyTorch can load."
 
 
 def family_script(family: Family, release: Release) -> str:

@@ -96,7 +96,7 @@ def _version(expected: Expected, version: object) -> Iterator[Finding]:
         yield _error(
             "engine.version",
             f"it was built by TensorRT-LLM {version}, and {expected.version} is to serve it",
-            f"Set release to {version}, or build with the image of {expected.version}: an engine runs on its own "
+            f"Build with the image of {expected.version}, or set release to what builds: an engine runs on its own "
             "release only.",
         )
 

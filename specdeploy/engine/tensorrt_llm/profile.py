@@ -50,6 +50,7 @@ class TensorrtLlmProfile:
         calibration_fingerprint: What is in them, for the key.
         modelopt_python: The interpreter that has nvidia-modelopt, for the converter of that name.
         package_root: Folder that it finds specdeploy in; its own installation need not have it.
+        examples_dir: TensorRT-LLM's own scripts, where the steps run; empty is as the configuration says.
     """
 
     config: DeployConfig
@@ -58,6 +59,7 @@ class TensorrtLlmProfile:
     calibration_fingerprint: str = ""
     modelopt_python: str = "python3"
     package_root: str = ""
+    examples_dir: str = ""
     name: str = "tensorrt_llm"
 
     @property
@@ -147,7 +149,8 @@ class TensorrtLlmProfile:
     def _convert_step(self, spec: EngineSpec, conversion: Conversion) -> BuildStep:
         settings = self.config.tensorrt_llm
         in_process = settings.converter == "modelopt"
-        script = f"{settings.examples_dir.rstrip('/')}/{conversion.script}"
+        examples = self.examples_dir or settings.examples_dir
+        script = f"{examples.rstrip('/')}/{conversion.script}"
         program = (self.modelopt_python, "-m", conversion.script) if in_process else (settings.python, script)
         inputs = tuple(path for path in conversion.paths.values() if path not in {OUTPUT, PREVIOUS, ""})
         sources = {"checkpoint": spec.checkpoint, "head": spec.head}
@@ -175,7 +178,9 @@ class TensorrtLlmProfile:
             key=content_key(**parts),
             parts=parts,
             requires=(self.modelopt_python,) if in_process else (settings.python, script),
-            gpus=conversion.gpus,
+            # The scripts import TensorRT-LLM, which loads the driver's library; a container or a node shows it only to
+            # those who ask for a GPU.
+            gpus=conversion.gpus if in_process else max(1, conversion.gpus),
         )
 
     def _build_step(self, spec: EngineSpec) -> BuildStep:

@@ -59,8 +59,9 @@ def _medusa_tensors(heads, prefix=""):
     return {f"{prefix}{head}.{name}": shape for head in range(heads) for name, shape in layers.items()}
 
 
-def _write(path, config, tensors, name="model.safetensors"):
+def _write(path, config, tensors, name=None):
     path.mkdir(parents=True, exist_ok=True)
+    name = name or ("medusa_lm_head.safetensors" if "medusa_num_heads" in config else "model.safetensors")
     write_json(path / "config.json", config)
     (path / name).write_bytes(safetensors(tensors))
     return path
@@ -132,12 +133,33 @@ def test_medusa_heads_are_counted_in_the_weights(tmp_path, prefix):
     assert _bad(head, num_heads=6) == [("error", "head.medusa-too-few"), ("warning", "head.medusa-count")]
 
 
-def test_medusa_weights_under_their_original_name(tmp_path):
-    """`medusa_lm_head.safetensors` is where the original code keeps them."""
-    head = _head(tmp_path, MEDUSA, _medusa_tensors(2), name="medusa_lm_head.safetensors")
+def test_medusa_weights_elsewhere_are_refused(tmp_path):
+    """Converters open `medusa_lm_head.safetensors` and nothing else, after they have looked for the pickle."""
+    folder = _write(tmp_path / "head", MEDUSA, _medusa_tensors(2), name="model.safetensors")
+    with pytest.raises(CheckpointError, match=r"in model\.safetensors") as caught:
+        read_head(folder)
+    assert (caught.value.code, caught.value.hint) == (
+        "checkpoint.file-name",
+        "Rename the file to medusa_lm_head.safetensors.",
+    )
+    (folder / "model.safetensors").rename(folder / "medusa_lm_head.safetensors")
+    assert read_head(folder).num_heads_in_weights == 2
 
-    assert head.num_heads_in_weights == 2
-    assert _bad(head, num_heads=2) == []
+    (folder / "medusa_lm_head.pt").write_bytes(b"pickle")
+    with pytest.raises(CheckpointError, match="converters open the pickle") as caught:
+        read_head(folder)
+    assert caught.value.code == "checkpoint.pickle"
+
+
+def test_a_medusa_pickle_is_to_become_what_the_converter_opens(tmp_path):
+    """The cure names the file by the name that it needs."""
+    folder = _write(tmp_path / "head", MEDUSA, _medusa_tensors(2))
+    (folder / "medusa_lm_head.safetensors").rename(folder / "medusa_lm_head.pt")
+
+    with pytest.raises(CheckpointError, match="only as pickles") as caught:
+        read_head(folder)
+
+    assert '"medusa_lm_head.safetensors"), and remove medusa_lm_head.pt.' in caught.value.hint
 
 
 def test_a_redrafter_head(tmp_path):

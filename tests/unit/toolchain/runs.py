@@ -33,7 +33,9 @@ def write_source(path: Path, **overrides: Any) -> Path:
         "vocab_size": 300,
     }
     (path / "config.json").write_text(json.dumps(config | overrides), encoding="utf-8")
-    (path / "model.safetensors").write_bytes(zeros(["model.embed_tokens.weight"], "float32"))
+    names = ["model.safetensors", *(["medusa_lm_head.safetensors"] if "medusa_num_layers" in overrides else [])]
+    for name in names:
+        (path / name).write_bytes(zeros(["model.embed_tokens.weight"], "float32"))
     return path
 
 

@@ -129,7 +129,7 @@ def test_an_eagle3_deployment_of_two_gpus():
         "cuda_graph_config": {},
     }
     assert made.facts(engine) == {
-        "release": "1.2",
+        "release": "1.2.1",
         "method": "eagle3",
         "decoding_type": "Eagle",
         "max_draft_len": 3,
