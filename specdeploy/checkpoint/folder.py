@@ -51,6 +51,14 @@ def existing_folder(path: Path, contents: str) -> Path:
     return path.resolve()
 
 
+def model_name(folder: Path) -> str:
+    """Return what a checkpoint is called: its folder, or in a hub's cache what the folder around the snapshots says."""
+    around = folder.parent.parent.name
+    if folder.parent.name == "snapshots" and around.startswith("models--"):
+        return around.rpartition("--")[2]
+    return folder.name
+
+
 def small_files(folder: Path, names: Iterable[str]) -> dict[str, bytes]:
     """Return the content of those of the named files that are there.
 

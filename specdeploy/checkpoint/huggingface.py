@@ -23,6 +23,9 @@ _ALIASES: Final = {
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length"),
 }
 _EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts")
+# Beyond these a configuration is damaged, and computing with it would take for ever.
+_LARGEST: Final = {"num_layers": 10_000, "num_heads": 100_000}
+_LARGEST_SIZE: Final = 10**9
 _EPSILONS: Final = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
 
 
@@ -122,6 +125,9 @@ def _size(keys: Mapping[str, Any], field: str, problems: list[str], default: int
     value = keys[name]
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         problems.append(f"{name} must be a positive integer, it is {value!r}")
+        return 0
+    if value > _LARGEST.get(field, _LARGEST_SIZE):
+        problems.append(f"{name} is {value}, which no network has")
         return 0
     return value
 

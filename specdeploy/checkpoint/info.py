@@ -81,7 +81,7 @@ class CheckpointInfo:
 
     Args:
         path: The folder, absolute.
-        name: Its last component.
+        name: Its last component; in a hub's cache the model's.
         architecture: The model class, such as ``LlamaForCausalLM``.
         dtype: Of the weights, as torch spells it: ``bfloat16``, ``float16``, ``float32``.
         vocab_size: Rows of the embedding; at least as many as the tokenizer has ids, often padded.

@@ -4,11 +4,11 @@ Needs neither torch nor transformers nor tokenizers, so that a 70B checkpoint is
 any machine. What the fields mean is in ``huggingface``, ``tokenizer`` and ``safetensors``; this module finds the files.
 
 Fingerprints. The engine store asks "is this the checkpoint that the engine was made from?", and hashing 140 GB on every
-run is no answer. ``fingerprint`` covers the configuration, the tokenizer, and of each weight file its header, its size
-and the first and last 64 KiB of its data: a fine-tune changes every tensor, so it shows in the samples, and a copy to
-another folder or machine keeps the fingerprint, since neither paths nor times are in it. Weights that were edited only
-in the middle of a file while keeping every shape would go unseen. ``stat_fingerprint`` covers names, sizes and times
-instead; it answers whether anything was touched since it was last read.
+run is no answer. ``fingerprint`` covers the configuration, the tokenizer, and of each weight file its header, its size,
+the first and last 64 KiB of its data and 4 KiB in the middle of every tensor: whatever was trained, merged or quantised
+differs there, and a copy to another folder or machine keeps the fingerprint, since neither paths nor times are in it.
+An edit of single values in the middle of a tensor would go unseen; ``full_hash`` reads everything. ``stat_fingerprint``
+covers names, sizes and times instead; it answers whether anything was touched since it was last read.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from specdeploy.checkpoint.folder import (
     content_fingerprint,
     existing_folder,
     json_object,
+    model_name,
     small_files,
     touch_fingerprint,
     weight_files,
@@ -93,7 +94,7 @@ def read_checkpoint(path: Path, *, full_hash: bool = False) -> CheckpointInfo:
     tied = tied if tied is not None else all(tensor.name != "lm_head.weight" for tensor in tensors)
     return CheckpointInfo(
         path=str(folder),
-        name=folder.name,
+        name=model_name(folder),
         **{**vars(fields), "tie_word_embeddings": tied, "dtype": fields.dtype or main_dtype(tensors)},
         bos_token_id=_special_id("bos", generation, config, tokenizer),
         eos_token_ids=_special_ids("eos", generation, config, tokenizer),

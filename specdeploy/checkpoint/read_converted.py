@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def read_converted(path: Path, tokenizer: Path | None, *, role: str) -> CheckpointInfo:
+def read_converted(path: Path, tokenizer: Path | None, *, role: str, full_hash: bool = False) -> CheckpointInfo:
     """Read a converted checkpoint.
 
     Args:
         path: Its folder.
         tokenizer: The folder of its tokenizer, such as the checkpoint that it was converted from.
         role: What it is used as, for messages.
+        full_hash: Whether the fingerprint covers every byte of the weights.
 
     Raises:
         CheckpointError: One of the folders is wrong, no tokenizer is named, or the configuration leaves out the length
             of its context.
     """
-    converted = read_trtllm_checkpoint(path)
+    converted = read_trtllm_checkpoint(path, full_hash=full_hash)
     if tokenizer is None:
         raise CheckpointError(
             f"{path} is a TensorRT-LLM checkpoint, which holds no tokenizer",

@@ -14,6 +14,7 @@ from specdeploy.checkpoint.folder import (
     content_fingerprint,
     existing_folder,
     json_object,
+    model_name,
     small_files,
     touch_fingerprint,
     weight_files,
@@ -61,7 +62,7 @@ def read_head(path: Path, *, full_hash: bool = False) -> HeadInfo:
         ) from None
     return HeadInfo(
         path=str(folder),
-        name=folder.name,
+        name=model_name(folder),
         **vars(fields),
         dtype=main_dtype(tensors),
         parameters=count_parameters(tensors),

@@ -10,6 +10,7 @@ from specdeploy.checkpoint.folder import (
     content_fingerprint,
     existing_folder,
     json_object,
+    model_name,
     read_weight_files,
     small_files,
     some,
@@ -37,8 +38,12 @@ def is_trtllm_checkpoint(path: Path) -> bool:
     return isinstance(config, dict) and is_trtllm_config(config)
 
 
-def read_trtllm_checkpoint(path: Path) -> TrtllmCheckpoint:
+def read_trtllm_checkpoint(path: Path, *, full_hash: bool = False) -> TrtllmCheckpoint:
     """Read a TensorRT-LLM checkpoint folder.
+
+    Args:
+        path: The folder.
+        full_hash: Whether the fingerprint covers every byte of the weights, which are all read for it.
 
     Raises:
         CheckpointError: It is none, its configuration is wrong, or its rank files are missing, damaged or too many for
@@ -60,11 +65,11 @@ def read_trtllm_checkpoint(path: Path) -> TrtllmCheckpoint:
     files = read_weight_files(_rank_files(folder, fields.mapping.world_size))
     return TrtllmCheckpoint(
         path=str(folder),
-        name=folder.name,
+        name=model_name(folder),
         **vars(fields),
         ranks=tuple(TrtllmRank(file=file.name, size=file.size, tensors=file.tensors) for file in files),
         weight_bytes=sum(tensor.nbytes for file in files for tensor in file.tensors),
-        fingerprint=content_fingerprint(small, files),
+        fingerprint=content_fingerprint(small, files, full_hash_of=folder if full_hash else None),
         stat_fingerprint=touch_fingerprint(folder, _SMALL_FILES),
     )
 

@@ -32,7 +32,7 @@ def lines(planned: Planned) -> list[str]:
 def _side_by_side(engines: Sequence[PlannedEngine]) -> str:
     if not all(engine.devices for engine in engines):
         return "built side by side, each on the GPUs that the queue gives it"
-    devices = "; ".join(f"{engine.spec.role} on {', '.join(map(str, engine.devices))}" for engine in engines)
+    devices = "; ".join(f"{engine.spec.role} on {', '.join(engine.devices)}" for engine in engines)
     return f"built side by side, each on its own GPUs: {devices}"
 
 

@@ -28,28 +28,24 @@ class Machine:
         calibration: Absolute path of the texts to calibrate on; empty when there are none.
         calibration_fingerprint: What is in them.
         modelopt_python: The interpreter that has nvidia-modelopt.
-        package_root: Folder that it finds specdeploy in.
+        package: Folder of this package, which that interpreter need not have.
         examples_dir: TensorRT-LLM's own scripts, where the steps run; empty is as the configuration says.
+        environment: Variables that change what the builder makes.
+        named_files: Files and folders that the user's own arguments name, and the SHA-256 of what is in them.
     """
 
     capability: tuple[int, int] | None = None
     calibration: str = ""
     calibration_fingerprint: str = ""
     modelopt_python: str = "python3"
-    package_root: str = ""
+    package: str = ""
     examples_dir: str = ""
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    named_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 PROFILES: Final[Mapping[str, Callable[[DeployConfig, Machine], EngineProfile]]] = {
     "cpu": lambda _config, _machine: CpuProfile(),
-    "tensorrt_llm": lambda config, machine: TensorrtLlmProfile(
-        config=config,
-        capability=machine.capability,
-        calibration=machine.calibration,
-        calibration_fingerprint=machine.calibration_fingerprint,
-        modelopt_python=machine.modelopt_python,
-        package_root=machine.package_root,
-        examples_dir=machine.examples_dir,
-    ),
+    "tensorrt_llm": lambda config, machine: TensorrtLlmProfile(config=config, **vars(machine)),
     "llmapi": lambda config, _machine: LlmApiProfile(config),
 }

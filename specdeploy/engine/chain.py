@@ -54,6 +54,7 @@ class _Placed:
     previous: Path | None
     scratch: Path
     log: Path
+    kept: bool
 
     @property
     def places(self) -> dict[str, str]:
@@ -104,7 +105,7 @@ class Chain:
     def _prepared(self, engine: PlannedEngine, staging: Path, scratch: Path) -> list[_Placed]:
         """Return the steps that are left to do, each with its directories, a new log, and what it writes itself."""
         placed = _placed(engine, self.store, staging, scratch)
-        done = [number for number, place in enumerate(placed[:-1]) if self.store.is_kept(place.key)]
+        done = [number for number, place in enumerate(placed[:-1]) if place.kept]
         for number in done[-1:]:
             place = placed[number]
             self.on_event(StepKept(engine=engine.spec.name, step=place.step.name, path=str(place.output)))
@@ -134,7 +135,7 @@ class Chain:
 def preview_jobs(engine: PlannedEngine, store: EngineStore, timeout_s: float) -> tuple[Job, ...]:
     """Return the jobs of all steps of an engine as they would be run, for people to read; nothing is made for them."""
     staging = store.root / "staging"
-    placed = _placed(engine, store, staging, store.root / "staging-scratch")
+    placed = _placed(engine, store, staging, store.root / "staging-scratch", writer="writer")
     return tuple(_job(engine, place, timeout_s) for place in placed if place.step.argv)
 
 
@@ -143,17 +144,22 @@ def _keys(engine: PlannedEngine) -> list[str]:
     return [engine_key(engine.steps[: number + 1]) for number in range(len(engine.steps))]
 
 
-def _placed(engine: PlannedEngine, store: EngineStore, staging: Path, scratch: Path) -> list[_Placed]:
+def _placed(
+    engine: PlannedEngine, store: EngineStore, staging: Path, scratch: Path, *, writer: str = ""
+) -> list[_Placed]:
     """Return where each step works; nothing is made there."""
     keys, last = _keys(engine), len(engine.steps) - 1
+    kept = [store.kept_step(key) for key in keys[:last]]
+    outputs = [old or store.step_directory(key, writer) for key, old in zip(keys[:last], kept, strict=True)]
     return [
         _Placed(
             step=step,
             key=keys[number],
-            output=staging if number == last else store.kept_step(keys[number]),
-            previous=store.kept_step(keys[number - 1]) if number else None,
+            output=[*outputs, staging][number],
+            previous=outputs[number - 1] if number else None,
             scratch=scratch / str(number),
             log=store.log(engine.key, f"{number + 1} {step.name}" if last else step.name),
+            kept=number < last and kept[number] is not None,
         )
         for number, step in enumerate(engine.steps)
     ]
@@ -161,7 +167,7 @@ def _placed(engine: PlannedEngine, store: EngineStore, staging: Path, scratch: P
 
 def _job(engine: PlannedEngine, place: _Placed, timeout_s: float) -> Job:
     step = place.step
-    devices = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, engine.devices))} if engine.devices and step.gpus else {}
+    devices = {"CUDA_VISIBLE_DEVICES": ",".join(engine.devices)} if engine.devices and step.gpus else {}
     return Job(
         name=f"{engine.spec.role}: {step.name}",
         argv=tuple(_filled(argument, place.places) for argument in step.argv),
@@ -226,8 +232,10 @@ class _Reporter:
 
 
 def _filled(text: str, places: Mapping[str, str]) -> str:
+    """Put a directory in the place of the placeholder that an argument begins with; a user's path may hold braces."""
     for placeholder, path in places.items():
-        text = text.replace(placeholder, path)
+        if text == placeholder or text.startswith(f"{placeholder}/"):
+            return path + text.removeprefix(placeholder)
     return text
 
 

@@ -7,6 +7,7 @@ steps, read what they made against what was planned, hash it, publish it. Knows 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import errno
 import threading
@@ -107,7 +108,8 @@ def execute(  # all but the plan are keywords
             planned. The message ends with the last lines of its log. Nothing was published; what the steps before the
             failing one wrote is kept, and the next run goes on from there.
     """
-    store.clean()
+    with contextlib.suppress(OSError):  # left-overs that we may not remove are no reason not to build
+        store.clean()
     listen = _serialised(on_event or _ignore)
     chain = Chain(jobs=jobs, store=store, clock=clock, timeout_s=timeout_s, on_event=listen)
     build = _Executor(chain, profile, surroundings or Surroundings())

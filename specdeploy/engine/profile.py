@@ -35,7 +35,8 @@ class BuildStep:
 
     Args:
         name: What it does, for progress lines.
-        argv: Program and arguments; ``{output}``, ``{previous}`` and ``{scratch}`` stand for directories.
+        argv: Program and arguments; one that is ``{output}``, ``{previous}`` or ``{scratch}``, or begins so and goes on
+            with a slash, stands for a directory.
             Empty when the step only writes ``writes``.
         env: Variables set on top of the inherited environment.
         inputs: Paths that must exist before it starts.

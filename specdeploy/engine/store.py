@@ -6,7 +6,8 @@
       0123456789abcdef/      first 16 digits of the key: manifest.json and the engine's files
       .staging-<key>-<pid>/  being built; renamed into place when it is complete
       .broken-<key>/         was found damaged and moved aside; the next one replaces it
-      .steps/<key>/          what a step before the last wrote, for the next one; .complete says that it is all there
+      .steps/<key>-<pid>/    what a step before the last writes, for the next one
+      .steps/<key>.json      which of these is complete, and the sizes of its files
       .locks/<key>.lock      held by whoever builds that engine
       logs/<key>-<step>.log  what a step of its build printed
 
@@ -41,7 +42,8 @@ _SHORT: Final = 16
 _STAGING: Final = ".staging-"
 _BROKEN: Final = ".broken-"
 _STEPS: Final = ".steps"
-_COMPLETE: Final = ".complete"
+# What else lies in the folder is not ours.
+_KEY: Final = re.compile(rf"[0-9a-f]{{{_SHORT}}}")
 _LOCK_POLL_S: Final = 0.1
 
 
@@ -60,30 +62,42 @@ class EngineStore:
         name = re.sub(r"[^a-z0-9]+", "-", step.lower()).strip("-")
         return self.root / "logs" / f"{key[:_SHORT]}-{name}.log"
 
-    def kept_step(self, key: str) -> Path:
-        """Return the directory of what a step before the last writes, whether or not it exists."""
-        return self.root / _STEPS / key[:_SHORT]
+    def kept_step(self, key: str) -> Path | None:
+        """Return the directory of what a step before the last wrote; None unless every file is there with its size."""
+        try:
+            note = json.loads(self._step_note(key).read_bytes())
+            directory, sizes = self.root / _STEPS / str(note["directory"]), dict(note["sizes"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return directory if sizes and _sizes(directory) == sizes else None
 
-    def is_kept(self, key: str) -> bool:
-        """Say whether a step's directory is complete."""
-        return (self.kept_step(key) / _COMPLETE).is_file()
+    def step_directory(self, key: str, writer: str = "") -> Path:
+        """Return where a step is written: by this process, since another one, even one left over, writes elsewhere."""
+        return self.root / _STEPS / f"{key[:_SHORT]}-{writer or os.getpid()}"
 
     def begin_step(self, key: str) -> Path:
         """Return an empty directory for a step; only for the holder of its lock."""
-        directory = self.kept_step(key)
+        directory = self.step_directory(key)
+        self._step_note(key).unlink(missing_ok=True)
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         return directory
 
     def keep_step(self, key: str) -> None:
-        """Note that a step's directory is complete."""
-        files.write_atomic(self.kept_step(key) / _COMPLETE, "")
+        """Note that what :meth:`begin_step` gave is complete."""
+        directory = self.step_directory(key)
+        files.write_json_atomic(self._step_note(key), {"directory": directory.name, "sizes": _sizes(directory)})
 
     def drop_step(self, key: str) -> None:
         """Remove what a step wrote, unless another builder holds its lock: then that one reads it, and removes it."""
         with files.locked_if_free(self._lock_path(key[:_SHORT])) as free:
             if free:
-                shutil.rmtree(self.kept_step(key), ignore_errors=True)
+                self._step_note(key).unlink(missing_ok=True)
+                for directory in (self.root / _STEPS).glob(f"{key[:_SHORT]}-*"):
+                    shutil.rmtree(directory, ignore_errors=True)
+
+    def _step_note(self, key: str) -> Path:
+        return self.root / _STEPS / f"{key[:_SHORT]}.json"
 
     def find(self, key: str) -> EngineManifest | None:
         """Return the manifest of a complete engine, or None.
@@ -96,14 +110,13 @@ class EngineStore:
 
     def manifests(self) -> tuple[EngineManifest, ...]:
         """Return the manifests of all complete engines, the oldest first."""
-        keys = (path.parent.name for path in self.root.glob(f"[0-9a-f]*/{MANIFEST}"))
-        found = (manifest for key in keys if (manifest := self._manifest(key)) is not None)
+        found = (manifest for key in self.directories() if (manifest := self._manifest(key)) is not None)
         complete = (manifest for manifest in found if not self._damage(manifest))
         return tuple(sorted(complete, key=lambda manifest: (manifest.created, manifest.key)))
 
     def directories(self) -> tuple[str, ...]:
         """Return the short keys of all engine directories, complete or not, in their order."""
-        return tuple(sorted(path.name for path in self.root.glob("[0-9a-f]*") if path.is_dir()))
+        return tuple(sorted(path.name for path in self.root.glob("*") if _KEY.fullmatch(path.name) and path.is_dir()))
 
     def verify(self, key: str, *, full: bool = False) -> tuple[Finding, ...]:
         """Return what is wrong with an engine: its files and their sizes, and with *full* their content (SHA-256)."""
@@ -184,12 +197,20 @@ class EngineStore:
         return tuple(removed)
 
     def leftovers(self) -> tuple[Path, ...]:
-        """Return what interrupted builds left: staging directories, results of single steps, engines found damaged.
+        """Return what interrupted builds left: staging directories, half-done steps, engines found damaged.
 
-        What a builder is at work on is not among them.
+        What a builder is at work on is not among them, and neither is a complete step, which the next build goes on
+        from or which is kept on purpose.
         """
-        found = [*self.root.glob(f"{_STAGING}*"), *self.root.glob(f"{_BROKEN}*"), *self.root.glob(f"{_STEPS}/*")]
+        steps = [path for path in self.root.glob(f"{_STEPS}/*") if path.is_dir()]
+        half_done = [path for path in steps if self.kept_step(_short_of(path)) != path]
+        found = [*self.root.glob(f"{_STAGING}*"), *self.root.glob(f"{_BROKEN}*"), *half_done]
         return tuple(path for path in sorted(found) if self._is_idle(_short_of(path)))
+
+    def kept_steps(self) -> tuple[Path, ...]:
+        """Return the complete results of single steps that no builder is at work on."""
+        found = (self.kept_step(path.stem) for path in sorted(self.root.glob(f"{_STEPS}/*.json")))
+        return tuple(path for path in found if path is not None and self._is_idle(_short_of(path)))
 
     def remove(self, path: Path) -> bool:
         """Remove an engine's directory, or one of :meth:`leftovers`; say whether it was, for a builder may be there."""
@@ -256,6 +277,11 @@ class EngineStore:
             broken = self.root / f"{_BROKEN}{key[:_SHORT]}"
             shutil.rmtree(broken, ignore_errors=True)
             self.path(key).rename(broken)
+
+
+def _sizes(directory: Path) -> dict[str, int]:
+    """Return the size of every file below a directory, by its relative name."""
+    return {str(path.relative_to(directory)): path.stat().st_size for path in directory.rglob("*") if path.is_file()}
 
 
 def _short_of(path: Path) -> str:

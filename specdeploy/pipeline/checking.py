@@ -15,12 +15,21 @@ from specdeploy.checkpoint.read_head import read_head
 from specdeploy.checkpoint.read_trtllm import is_trtllm_checkpoint
 from specdeploy.config.rules import HEADS, PAIRS
 from specdeploy.engine import PROFILES
+from specdeploy.engine.tensorrt_llm.converted import converted_kv_cache
 from specdeploy.engine.tensorrt_llm.methods import max_draft_len
 from specdeploy.engine.tensorrt_llm.releases import find_release
 from specdeploy.engine.tensorrt_llm.surroundings import check_surroundings
 from specdeploy.errors import CheckpointError, IncompatiblePair
 from specdeploy.findings import Finding, has_errors
-from specdeploy.pipeline.machine import NO_GPUS, check_gpus, find_gpus, machine, seen_by
+from specdeploy.pipeline.machine import (
+    NO_GPUS,
+    build_devices,
+    check_container_gpus,
+    check_gpus,
+    find_gpus,
+    machine,
+    seen_by,
+)
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.planning.build import BuildPlan, Sources, plan_build
 from specdeploy.planning.footprint import EngineMemorySpec, ModelMemory
@@ -132,13 +141,14 @@ def check(loaded: LoadedConfig) -> Checked:
     on_gpus = config.profile != "cpu"
     gpus = find_gpus(config) if on_gpus else NO_GPUS
     profile = profile_of(loaded, gpus)
-    plan = plan_build(config, sources, profile, gpu_count=gpus.count)
-    memory = _memory(config, plan, gpus) if on_gpus else None
+    plan = plan_build(config, sources, profile, devices=build_devices(config, gpus))
+    divisible = all(engine.spec.pp_size <= engine.spec.checkpoint.num_layers for engine in plan.engines)
+    memory = _memory(config, plan, gpus) if on_gpus and divisible else None
     findings = [
         *_pair_findings(config, sources, profile),
         *(_fitness(config, plan) if on_gpus else ()),
         *plan.findings,
-        *(_around(config, gpus) if has_builder(config) else ()),
+        *(_around(config, gpus, plan) if has_builder(config) else ()),
         *(() if memory is None else memory.findings),
     ]
     order: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
@@ -146,8 +156,10 @@ def check(loaded: LoadedConfig) -> Checked:
     return Checked(sources=sources, plan=plan, memory=memory, findings=tuple(ordered))
 
 
-def _around(config: DeployConfig, gpus: Gpus) -> tuple[Finding, ...]:
+def _around(config: DeployConfig, gpus: Gpus, plan: BuildPlan) -> tuple[Finding, ...]:
+    needed = max((step.gpus for engine in plan.engines for step in engine.steps), default=0)
     return (
+        *check_container_gpus(config, needed),
         *check_gpus(config, gpus),
         *check_surroundings(find_release(config.release), seen_by(config, gpus)),
     )
@@ -164,7 +176,7 @@ def _read(loaded: LoadedConfig) -> Sources:
 
     def read(role: str, path: Path, tokenizer: Path | None) -> CheckpointInfo:
         if has_builder(config) and is_trtllm_checkpoint(path):
-            return read_converted(path, tokenizer, role=role)
+            return read_converted(path, tokenizer, role=role, full_hash=full_hash)
         return read_checkpoint(path, full_hash=full_hash)
 
     problems: list[Finding] = []
@@ -250,11 +262,14 @@ def _memory(config: DeployConfig, plan: BuildPlan, gpus: Gpus) -> MemoryPlan:
 
 def _memory_specs(config: DeployConfig, spec: EngineSpec) -> Iterator[EngineMemorySpec]:
     """Yield what lies on the GPUs for an engine; the LLM API loads the draft beside the target."""
+    converted = spec.checkpoint.converted
+    kv_cache = converted_kv_cache(converted) if converted and spec.kv_cache == "auto" else spec.kv_cache
     target = EngineMemorySpec(
         role=spec.role,
         model=ModelMemory.of(spec.checkpoint),
         precision=spec.precision,
-        kv_cache=spec.kv_cache,
+        kv_cache=kv_cache,
+        stored_bytes=None if converted is None else converted.weight_bytes,
         tp_size=spec.tp_size,
         pp_size=spec.pp_size,
         max_num_tokens=config.tensorrt_llm.max_num_tokens,

@@ -11,7 +11,7 @@ from specdeploy.engine.profile import engine_key
 from specdeploy.engine.store import EngineStore
 from specdeploy.errors import ConfigError, RepositoryError
 from specdeploy.pipeline.checking import Checked, check, has_builder, profile_of, require_sound_plan
-from specdeploy.pipeline.machine import NO_GPUS, find_gpus, job_runner, shown_commands, surroundings
+from specdeploy.pipeline.machine import NO_GPUS, check_gpus, find_gpus, job_runner, shown_commands, surroundings
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.planning.misses import Miss, explain_miss
 from specdeploy.system.clock import SystemClock
@@ -97,7 +97,7 @@ def plan(loaded: LoadedConfig) -> Planned:
             nearest = explain_miss(engine, stored)
             misses[engine.key] = Miss(nearest=engine.key, reasons=reasons) if reasons else nearest
             keys = (engine_key(engine.steps[:number]) for number in range(1, len(engine.steps)))
-            kept |= {key for key in keys if store.is_kept(key)}
+            kept |= {key for key in keys if store.kept_step(key) is not None}
     return Planned(
         checked=checked,
         hits=hits,
@@ -128,7 +128,7 @@ def build_checked(loaded: LoadedConfig, checked: Checked, on_event: Callable[[Bu
     """Make the engines of what was checked already; see :func:`build`."""
     config = loaded.config
     gpus = find_gpus(config) if config.profile != "cpu" else NO_GPUS
-    _require_architecture(config, gpus)
+    _require_gpus(config, gpus)
     store = EngineStore(workspace(loaded).engines)
     manifests = execute(
         checked.plan,
@@ -143,14 +143,11 @@ def build_checked(loaded: LoadedConfig, checked: Checked, on_event: Callable[[Bu
     return _built(store, manifests)
 
 
-def _require_architecture(config: DeployConfig, gpus: Gpus) -> None:
-    """Refuse to build for a GPU that is not known: the engine would be stored under a name that says nothing."""
-    if has_builder(config) and gpus.capability is None:
-        raise ConfigError(
-            f"gpu.name is {config.gpu.name}, and what the engines are built for is not known"
-            + (": nvidia-smi lists no GPU here" if config.gpu.name == "auto" else ""),
-            hint="Name the GPU that they will run on, such as gpu.name: H100-80GB, or its compute capability, 9.0.",
-        )
+def _require_gpus(config: DeployConfig, gpus: Gpus) -> None:
+    """Refuse to build for a GPU that is not known, or on another one: the engine would be stored as what it is not."""
+    if has_builder(config) and (findings := check_gpus(config, gpus)):
+        refused = [dataclasses.replace(finding, severity="error") for finding in findings]
+        raise ConfigError("engines cannot be built for these GPUs here", findings=refused)
 
 
 def _built(store: EngineStore, manifests: Sequence[EngineManifest]) -> Built:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import specdeploy
 from specdeploy.engine import Machine
 from specdeploy.engine.execute import Surroundings, Tools
+from specdeploy.engine.tensorrt_llm.flags import split_arguments
 from specdeploy.engine.tensorrt_llm.releases import find_release
 from specdeploy.engine.tensorrt_llm.surroundings import Seen
 from specdeploy.errors import ConfigError
@@ -21,7 +23,9 @@ from specdeploy.planning.gpus import KNOWN, GpuSpec, gpu_spec
 from specdeploy.system import host
 from specdeploy.system.container import ContainerJobs
 from specdeploy.system.container_command import ContainerSettings, container_argv
+from specdeploy.system.files import sha256_file
 from specdeploy.system.jobs import LocalJobs
+from specdeploy.system.mounts import with_link_targets
 from specdeploy.system.process import SubprocessRunner, quote, run_capture
 from specdeploy.system.slurm import SlurmJobs
 from specdeploy.system.slurm_script import BatchScript, SlurmSettings, chain_scripts
@@ -38,7 +42,10 @@ _GIGABYTE: Final = 10**9
 _INSPECT_TIMEOUT_S: Final = 30.0
 # What the steps inherit of our environment and what changes how they run.
 _RELEVANT: Final = re.compile(r"CUDA_.*|NVIDIA_.*|NCCL_.*|TLLM_.*|TRTLLM_.*|TRT_LLM_.*|HF_.*|BUILDER_.*|OMP_.*")
-_SECRET: Final = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(?:^|_)KEY", re.IGNORECASE)
+_SECRET: Final = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|BEARER|PWD|(?:^|_)(API)?KEY", re.IGNORECASE)
+_USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+# What the builder reads of its environment and what is not a flag.
+_DECIDING: Final = ("BUILDER_FORCE_NUM_PROFILES",)
 BLOTTED: Final = "***"
 
 
@@ -50,11 +57,13 @@ class Gpus:
         spec: The kind.
         count: How many there are; None when it is not known.
         seen: The first that nvidia-smi shows here; None without one.
+        visible: How many it shows.
     """
 
     spec: GpuSpec
     count: int | None
     seen: host.GpuInfo | None = None
+    visible: int = 0
 
     @property
     def driver(self) -> str | None:
@@ -86,7 +95,29 @@ def find_gpus(config: DeployConfig) -> Gpus:
         spec = gpu_spec(first.name, memory_bytes=size, compute_capability=first.compute_capability or None)
     else:
         spec = GpuSpec(name="", memory_bytes=memory)
-    return Gpus(spec=spec, count=wanted.count or len(seen) or None, seen=first)
+    return Gpus(spec=spec, count=wanted.count or len(seen) or None, seen=first, visible=len(seen))
+
+
+def check_container_gpus(config: DeployConfig, needed: int) -> tuple[Finding, ...]:
+    """Return whether a container gets as many GPUs as a step needs."""
+    given = config.container.gpus
+    count = int(given) if given.isdigit() else len(given.split(",")) if given.startswith("device=") else None
+    if config.build.runner != "container" or count is None or count >= needed:
+        return ()
+    message = f"container.gpus is {given}, and a step needs {needed} GPUs"
+    hint = "Use all, or as many as the largest engine has ranks."
+    return (Finding(severity="error", code="container.gpus", message=message, hint=hint, where="container.gpus"),)
+
+
+def build_devices(config: DeployConfig, gpus: Gpus) -> tuple[str, ...]:
+    """Return the GPUs that building may use: what CUDA_VISIBLE_DEVICES grants, else all that are here.
+
+    Where none are, as on a laptop that plans for another machine, those that the configuration counts.
+    """
+    granted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if granted is not None and config.build.runner == "local":
+        return tuple(name for name in granted.split(",") if name.strip())
+    return tuple(map(str, range(gpus.visible or gpus.count or 0)))
 
 
 def check_gpus(config: DeployConfig, gpus: Gpus) -> tuple[Finding, ...]:
@@ -110,7 +141,8 @@ def check_gpus(config: DeployConfig, gpus: Gpus) -> tuple[Finding, ...]:
         return ()
     return (
         Finding(
-            severity="error",
+            # A plan for another machine is fine; a build here is refused.
+            severity="warning",
             code="gpu.differs",
             message=f"gpu.name is {named} ({gpus.spec.compute_capability}), and here is a {gpus.seen.name} ({here})",
             hint="Engines run on the architecture that they were built on: build there, or set gpu.name to auto.",
@@ -140,9 +172,11 @@ def machine(loaded: LoadedConfig, gpus: Gpus) -> Machine:
         calibration="" if calibration is None else str(calibration),
         calibration_fingerprint="" if calibration is None else _fingerprint(calibration),
         modelopt_python=settings.python,
-        package_root=str(Path(specdeploy.__file__).parents[1]),
+        package=str(Path(specdeploy.__file__).parent),
         # As every path of the file, relative to it; an absolute one may be that of an image.
         examples_dir=str(loaded.resolve(settings.examples_dir)),
+        environment={name: os.environ[name] for name in _DECIDING if name in os.environ},
+        named_files=_named_files(loaded.config),
     )
 
 
@@ -151,6 +185,8 @@ def _require_texts(path: Path, *, file: bool) -> None:
     kind = "file with a text a line, or with JSON lines that have a `text`" if file else "folder of a data set"
     if not path.exists():
         raise ConfigError(f"tensorrt_llm.calib_dataset: there is no {path}", hint=f"Name a local {kind}.")
+    if not file and path.is_dir() and not _files(path):
+        raise ConfigError(f"tensorrt_llm.calib_dataset: {path} is empty", hint="Put the texts there.")
     if path.is_file() != file:
         raise ConfigError(
             f"tensorrt_llm.calib_dataset: {path} is a {'folder' if file else 'file'}",
@@ -169,13 +205,37 @@ def _image_digest(config: DeployConfig) -> str | None:
 
 
 def _fingerprint(path: Path) -> str:
-    """Return the SHA-256 of the names and contents of the texts; they are small beside the checkpoints."""
+    """Return the SHA-256 of the relative names and contents of files; texts are small beside the checkpoints."""
     digest = hashlib.sha256()
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_file():
-            digest.update(f"{file.relative_to(path.parent)}\0{file.stat().st_size}\0".encode())
-            digest.update(file.read_bytes())
+    for file in _files(path):
+        name = file.name if path.is_file() else str(file.relative_to(path))
+        digest.update(f"{name}\0{sha256_file(file)}\0".encode())
     return digest.hexdigest()
+
+
+def _files(path: Path) -> list[Path]:
+    """Return a file, or all files below a folder, those behind links included."""
+    if path.is_file():
+        return [path]
+    walked = os.walk(path, followlinks=True)
+    return sorted(Path(folder) / name for folder, _, names in walked for name in names)
+
+
+def _named_files(config: DeployConfig) -> dict[str, str]:
+    """Return the files and folders that the user's own arguments name, and what is in them.
+
+    What such a file holds goes into the engine, and where the steps run it has to be visible.
+    """
+    models = (config.target, config.draft)
+    with contextlib.suppress(ValueError):  # an open quotation, which the profile's check reports
+        words = split_arguments([line for m in models for line in (*m.extra_convert_args, *m.extra_build_args)])
+        values = {word.partition("=")[2] or word for word in words}
+        return {value: _fingerprint(Path(value)) for value in sorted(values) if value[:1] == "/" and _exists(value)}
+    return {}
+
+
+def _exists(path: str) -> bool:
+    return Path(path).is_file() or Path(path).is_dir()
 
 
 def seen_by(config: DeployConfig, gpus: Gpus) -> Seen:
@@ -227,7 +287,7 @@ def shown_commands(config: DeployConfig, jobs: Sequence[Job]) -> tuple[str, ...]
     """Return how jobs are handed to a container engine or to Slurm, as text; nothing for those that run here."""
     if config.build.runner == "container":
         settings = container_settings(config)
-        return tuple(quote(container_argv(settings, job, "specdeploy-NAME")) for job in jobs)
+        return tuple(quote(container_argv(settings, with_link_targets(job), "specdeploy-NAME")) for job in jobs)
     if config.build.runner == "slurm":
         return tuple(map(_submission, chain_scripts(slurm_settings(config), jobs), range(len(jobs) + 1)))
     return ()
@@ -268,13 +328,20 @@ def _tools(config: DeployConfig) -> Tools:
 
 def surroundings(config: DeployConfig, gpus: Gpus) -> Surroundings:
     """Return what is installed where the steps run, and what the manifests say of this run."""
-    kept = {name: value for name, value in sorted(os.environ.items()) if _RELEVANT.fullmatch(name)}
+    # A container and a node have an environment of their own.
+    inherited = os.environ if config.build.runner == "local" else {}
+    kept = {name: value for name, value in sorted(inherited.items()) if _RELEVANT.fullmatch(name)}
     return Surroundings(
         tools=_tools(config),
-        environment={name: BLOTTED if _SECRET.search(name) else value for name, value in kept.items()},
+        environment={name: _blotted(name, value) for name, value in kept.items()},
         host=functools.partial(_host_facts, config, gpus),
         keep_steps=config.build.keep_converted,
     )
+
+
+def _blotted(name: str, value: str) -> str:
+    """Return a variable's value without what may be a secret: all of it by its name, or the user in an address."""
+    return BLOTTED if _SECRET.search(name) else _USER_INFO.sub(BLOTTED, value)
 
 
 def _host_facts(config: DeployConfig, gpus: Gpus) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdeploy.engine.store import MANIFEST, EngineStore
 from specdeploy.errors import ConfigError, SpecdeployError
-from specdeploy.pipeline.checking import check
+from specdeploy.pipeline.checking import check, require_sound_plan
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.system.files import fresh_path
 
@@ -133,7 +133,8 @@ def prune(loaded: LoadedConfig, *, unused: bool, keep: Sequence[LoadedConfig] = 
     store = _store(loaded)
     doomed = list(store.leftovers())
     if unused:
-        planned = {key[:16] for config in (loaded, *keep) for _, key in _planned(config)}
+        doomed += store.kept_steps()
+        planned = {key for config in (loaded, *keep) for key in _used_keys(config)}
         doomed += [store.path(key) for key in store.directories() if key not in planned]
     return _removed(store, doomed, dry_run=dry_run)
 
@@ -195,6 +196,20 @@ def _store(loaded: LoadedConfig) -> EngineStore:
 
 def _planned(loaded: LoadedConfig) -> tuple[tuple[str, str], ...]:
     return tuple((engine.spec.role, engine.key) for engine in check(loaded).plan.engines)
+
+
+def _used_keys(loaded: LoadedConfig) -> tuple[str, ...]:
+    """Return the directories of the engines that a configuration uses; a doubt is an error, for engines are removed.
+
+    Raises:
+        ConfigError: It cannot be planned, or not for a GPU that is known.
+    """
+    checked = check(loaded)
+    require_sound_plan(checked)
+    unknown = [finding for finding in checked.findings if finding.code == "gpu.unknown"]
+    if unknown:
+        raise ConfigError("which engines are used cannot be told", findings=unknown)
+    return tuple(engine.key[:16] for engine in checked.plan.engines)
 
 
 def _used(loaded: LoadedConfig) -> tuple[tuple[str, str], ...] | None:

@@ -10,6 +10,8 @@ from specdeploy.engine.profile import BuildStep, EngineSpec, engine_key
 from specdeploy.findings import has_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from specdeploy.checkpoint.head import HeadInfo
     from specdeploy.checkpoint.info import CheckpointInfo
     from specdeploy.config.schema import DeployConfig, ModelConfig
@@ -28,7 +30,7 @@ class PlannedEngine:
         steps: The commands, in order; none when the findings hold an error.
         limit: Longest sequence that the finished engine holds, in tokens.
         estimated_bytes: About how large it will be.
-        devices: GPUs that its steps may use; empty leaves it to them.
+        devices: GPUs that its steps may use, as ``CUDA_VISIBLE_DEVICES`` names them; empty leaves it to them.
         findings: What the profile says against it.
     """
 
@@ -38,7 +40,7 @@ class PlannedEngine:
     steps: tuple[BuildStep, ...]
     limit: int
     estimated_bytes: int
-    devices: tuple[int, ...] = ()
+    devices: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -101,7 +103,7 @@ class Sources:
 
 
 def plan_build(
-    config: DeployConfig, sources: Sources, profile: EngineProfile, *, gpu_count: int | None = None
+    config: DeployConfig, sources: Sources, profile: EngineProfile, *, devices: Sequence[str] = ()
 ) -> BuildPlan:
     """Return the plan that makes the engines with *profile*.
 
@@ -109,8 +111,8 @@ def plan_build(
         config: The deployment.
         sources: Its checkpoints.
         profile: How engines are made.
-        gpu_count: GPUs of the machine that builds; with enough of them, engines are built side by side, each on its
-            own. None when it is not known.
+        devices: GPUs that may be used for building; with enough of them, engines are built side by side, each on its
+            own. Empty when they are not known.
 
     Raises:
         ConfigError: A checkpoint cannot be made into an engine by this profile at all.
@@ -123,7 +125,7 @@ def plan_build(
     if config.build.runner == "slurm":
         # The queue gives each job its GPUs, and knows when there are enough for two.
         return BuildPlan(engines=tuple(engines), side_by_side=_differ(engines))
-    return _placed(engines, gpu_count)
+    return _placed(engines, devices)
 
 
 def _spec(
@@ -172,14 +174,14 @@ def _differ(engines: list[PlannedEngine]) -> bool:
     return len({engine.key for engine in engines}) > 1
 
 
-def _placed(engines: list[PlannedEngine], gpu_count: int | None) -> BuildPlan:
+def _placed(engines: list[PlannedEngine], devices: Sequence[str]) -> BuildPlan:
     """Give each engine GPUs of its own when there are enough for all, and build them at the same time."""
     needs = [max((step.gpus for step in engine.steps), default=0) for engine in engines]
-    if not _differ(engines) or gpu_count is None or not all(needs) or sum(needs) > gpu_count:
+    if not _differ(engines) or not all(needs) or sum(needs) > len(devices):
         return BuildPlan(engines=tuple(engines))
     placed: list[PlannedEngine] = []
     first = 0
     for engine, need in zip(engines, needs, strict=True):
-        placed.append(dataclasses.replace(engine, devices=tuple(range(first, first + need))))
+        placed.append(dataclasses.replace(engine, devices=tuple(devices[first : first + need])))
         first += need
     return BuildPlan(engines=tuple(placed), side_by_side=True)

@@ -102,6 +102,7 @@ class EngineMemorySpec:
         tokens_per_block: Tokens in a block of the KV cache.
         parallel_embedding: Whether the input embedding is split over ``tp_size``; converters copy it unless told.
         head_bytes: Weights of a draft head that is built into it.
+        stored_bytes: Weights of all ranks where they are known, as of a checkpoint that is converted; else None.
         kv_fraction: ``kv_cache_free_gpu_mem_fraction`` that it is served with; None to be advised.
     """
 
@@ -117,6 +118,7 @@ class EngineMemorySpec:
     tokens_per_block: int = 32
     parallel_embedding: bool = False
     head_bytes: int = 0
+    stored_bytes: int | None = None
     kv_fraction: float | None = None
 
     @property
@@ -219,6 +221,8 @@ def sequence_tokens(spec: EngineMemorySpec, seq_len: int) -> int:
 
 def _weights(spec: EngineMemorySpec, stage: int) -> int:
     """Return the bytes of weights: matrices at the precision, embedding and output layer mostly at 16 bits."""
+    if spec.stored_bytes is not None:
+        return spec.stored_bytes // (spec.tp_size * spec.pp_size)
     model, stored = spec.model, format_of(spec.precision)
     other = 4.0 if spec.precision == "fp32" else 2.0
     ends = stored.bytes_per_weight if stored.whole_model else other

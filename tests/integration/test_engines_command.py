@@ -124,10 +124,40 @@ def test_prune_removes_what_is_not_used_and_nothing_that_is_at_work(built):
     assert not kept.exists()
     assert len(listed(built)) == 2
 
-    engines(built, "prune", "--unused", "--set", "draft.checkpoint=target")
-
-    assert [engine["key"] for engine in listed(built)][:1] == [target["key"]]
+    changed = ("--set", "draft.checkpoint=target")
+    assert "nothing was removed" in engines(built, "prune", "--unused", *changed)
+    assert len(listed(built)) == 2
+    kept_too = engines(built, "prune", "--unused", "--yes", *changed, "--keep", str(built / "specdeploy.yaml"))
+    assert kept_too.endswith("removed 1 directories, 1.0 kB\n")
     assert not busy.exists()
+
+    engines(built, "prune", "--unused", "--yes", *changed)
+
+    assert [engine["key"] for engine in listed(built)] == [target["key"]]
+
+
+@pytest.mark.parametrize(
+    ("doubt", "said"),
+    [("target.extra_build_args=--gather_contxt_logits", "flags.unknown"), ("gpu.name=auto", "gpu.unknown")],
+)
+def test_nothing_is_pruned_while_it_is_not_known_what_is_used(built, doubt, said):
+    """A slip in the configuration, or a login node without GPUs, must not cost an engine."""
+    before = [engine["key"] for engine in listed(built)]
+
+    assert said in engines(built, "prune", "--unused", "--yes", "--set", doubt, code=2)
+
+    assert [engine["key"] for engine in listed(built)] == before
+
+
+def test_a_removed_engine_is_gone_and_can_be_built_again(built):
+    """As the cure for a damaged one says."""
+    key = listed(built)[0]["key"]
+
+    assert f"removed {built / 'engines' / key[:16]}" in engines(built, "remove", key[:12])
+    assert "there is no engine" in engines(built, "remove", key[:12], code=2)
+    toolchain = dict(install_toolchain(built / "toolchain", "1.2.1", gpus=2).env)
+    assert specdeploy("build", cwd=built, env=toolchain).returncode == 0
+    assert key in [engine["key"] for engine in listed(built)]
 
 
 def test_damage_is_found_and_named(built):

@@ -48,12 +48,9 @@ class ModelDocument:
     draft_key: KeyPath
 
     def identity(self, target: CheckpointInfo) -> dict[str, Any]:
-        """Return the content with fingerprints in place of folders, so that a copied checkpoint changes nothing."""
-        content = {**self.content, "model": target.fingerprint}
-        if self.draft is not None:
-            section, key = self.draft_key
-            content[section] = {**content[section], key: self.draft.fingerprint}
-        return content
+        """Return the content and fingerprints; it names folders, so that a moved checkpoint is another one."""
+        drafts = {} if self.draft is None else {"draft": self.draft.fingerprint}
+        return {**self.content, "fingerprints": {"model": target.fingerprint, **drafts}}
 
 
 def model_document(config: DeployConfig, spec: EngineSpec, release: LlmApiRelease) -> ModelDocument:

@@ -20,7 +20,7 @@ from specdeploy.engine.tensorrt_llm.families import (
     joins_converted,
     nearest_architecture,
 )
-from specdeploy.engine.tensorrt_llm.flags import split_arguments
+from specdeploy.engine.tensorrt_llm.flags import named_values, split_arguments
 from specdeploy.engine.tensorrt_llm.precisions import PRECISIONS, compute_dtype
 from specdeploy.errors import ConfigError
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from specdeploy.engine.tensorrt_llm.families import Family
     from specdeploy.engine.tensorrt_llm.releases import Release
 
+# How much is said, not what is made.
+_SILENT: Final = frozenset({"--log_level"})
 _NON_LEAVES_PER_LAYER: Final = 10
 
 
@@ -66,7 +68,8 @@ class Conversion:
         """What decides the result; how many workers make it does not."""
         named = {name.lstrip("-").replace("-", "_"): value or True for name, value in self.options.items()}
         named.pop("workers", None)
-        return {**named, **({"extra": list(self.extra)} if self.extra else {})}
+        extra = {name.lstrip("-"): values for name, values in sorted(named_values(self.extra)) if name not in _SILENT}
+        return {**named, **({"extra": extra} if extra else {})}
 
 
 def convert(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from specdeploy.checkpoint.trtllm import TrtllmCheckpoint
     from specdeploy.engine.profile import EngineSpec
 
+_WITH_HEADS: Final = ("Medusa", "Eagle", "ReDrafter")
 _KV_CACHES: Final = {None: "auto", "FP8": "fp8", "INT8": "int8"}
 
 
@@ -63,6 +64,13 @@ def check_converted(spec: EngineSpec, converted: TrtllmCheckpoint, method: str) 
                 f"{spec.checkpoint.name} was converted with {key} {is_}, wanted is {asked}",
                 f"Set {role}.{key} to {is_}, or name the checkpoint that it was converted from.",
             )
+    if converted.architecture.startswith(_WITH_HEADS):
+        yield _error(
+            "converted.architecture",
+            f"{role}.checkpoint",
+            f"{spec.checkpoint.name} is a {converted.architecture}: {method} has no use for the head in it",
+            "Convert the base model alone.",
+        )
     if method in HEADS and role == "target":
         yield _error(
             "converted.head",

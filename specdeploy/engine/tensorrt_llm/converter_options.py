@@ -39,10 +39,29 @@ kv-cache tp-size pp-size calib-dataset calib-size calib-seq-len awq-block-size
 _KNOWN: Final = frozenset(f"--{name}" for name in _NAMES.split())
 
 
+# What specdeploy.yaml says already, under whatever name a converter has for it.
+_DECIDED: Final = """
+model_dir output_dir dtype tp_size pp_size moe_tp_size moe_ep_size qformat kv_cache_dtype use_weight_only
+weight_only_precision calib_dataset calib_size workers model-dir output-model-dir world-size ckpt-type
+eagle_model_dir medusa_model_dir drafter_model_dir base_model_checkpoint_dir num_medusa_heads
+max_medusa_token_len max_draft_len num_eagle_layers redrafter_num_beams redrafter_draft_len_per_beam checkpoint
+output kv-cache tp-size pp-size calib-dataset calib-size
+"""
+_OWNED: Final = frozenset(f"--{name}" for name in _DECIDED.split())
+
+
 def check_convert_arguments(spec: EngineSpec) -> Iterator[Finding]:
-    """Yield a warning for every option that no converter is known to have, with the nearest that one has."""
+    """Yield an error for what the configuration decides, and a warning for what no converter is known to have."""
     for name, _ in named_values(split_arguments(spec.extra_convert_args)):
-        if name.startswith("--") and name not in _KNOWN:
+        if name in _OWNED:
+            yield Finding(
+                severity="error",
+                code="flags.owned",
+                message=f"{name} is decided by the other keys of the configuration",
+                hint="Leave it out here.",
+                where=f"{spec.role}.extra_convert_args",
+            )
+        elif name.startswith("--") and name not in _KNOWN:
             near = difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.7)
             yield Finding(
                 severity="warning",

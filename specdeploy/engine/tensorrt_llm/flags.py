@@ -32,6 +32,13 @@ OWNED: Final = {
     "--workers": "tensorrt_llm.workers",
     "--output_timing_cache": "specdeploy",
     "--dry_run": "`specdeploy plan`",
+    "--gather_context_logits": "specdeploy: the builder refuses it together with draft tokens",
+    "--gather_all_token_logits": "specdeploy: the builder refuses it together with draft tokens",
+    "--context_fmha": "specdeploy: paged context attention stands on it",
+    "--remove_input_padding": "specdeploy: batching in flight stands on it",
+    "--gpt_attention_plugin": "specdeploy: the paged KV cache stands on it",
+    "--paged_kv_cache": "specdeploy: speculation needs a paged KV cache",
+    "--streamingllm": "specdeploy: the builder supports it no longer",
     "--build_config": "the other keys: trtllm-build ignores its flags when it is given one",
 }
 

@@ -114,6 +114,13 @@ def _check_capability(spec: EngineSpec, precision: Precision, capability: Capabi
             f"{spec.precision} needs a GPU of compute capability {least} or higher, this one has {shown}",
             "Take bf16 or fp16, or another GPU.",
         )
+    if spec.kv_cache == "fp8" and capability < PRECISIONS["fp8"].least:
+        yield _error(
+            "precision.gpu-too-old",
+            f"{spec.role}.kv_cache",
+            f"an FP8 KV cache needs a GPU of compute capability 8.9 or higher, this one has {shown}",
+            "Leave kv_cache at auto.",
+        )
     if not _NO_INTEGER[0] <= capability < _NO_INTEGER[1]:
         return
     if spec.precision in _INTEGER:

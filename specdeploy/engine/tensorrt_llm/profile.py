@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from specdeploy.engine.profile import OUTPUT, PREVIOUS, SCRATCH, BuildStep, content_key
 from specdeploy.engine.tensorrt_llm.conversion_checks import check_conversion
 from specdeploy.engine.tensorrt_llm.convert import convert
-from specdeploy.engine.tensorrt_llm.converted import check_converted, converted_precision
+from specdeploy.engine.tensorrt_llm.converted import check_converted, converted_kv_cache, converted_precision
 from specdeploy.engine.tensorrt_llm.flags import check_build_arguments, named_values, split_arguments
 from specdeploy.engine.tensorrt_llm.inspection import CONFIG, Expected, inspect_engine
 from specdeploy.engine.tensorrt_llm.methods import (
@@ -23,7 +23,7 @@ from specdeploy.engine.tensorrt_llm.releases import find_release
 from specdeploy.planning.precision import precision as weight_cost
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from specdeploy.checkpoint.info import CheckpointInfo
     from specdeploy.config.schema import DeployConfig
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from specdeploy.findings import Finding
 
 _BUILDER: Final = "trtllm-build"
+_RUN_IN_PACKAGE: Final = (
+    "import runpy, sys, types; package = types.ModuleType('specdeploy'); package.__path__ = [sys.argv.pop(1)]; "
+    "sys.modules['specdeploy'] = package; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
 # They change where or how fast an engine is made, and how much is said meanwhile, not what it is.
 _IRRELEVANT: Final = frozenset({"--workers", "--log_level", "--output_timing_cache", "--input_timing_cache"})
 _KV_ALGORITHMS: Final = {"fp8": "FP8", "int8": "INT8"}
@@ -49,8 +53,10 @@ class TensorrtLlmProfile:
         calibration: Absolute path of the texts to calibrate on; empty when there are none.
         calibration_fingerprint: What is in them, for the key.
         modelopt_python: The interpreter that has nvidia-modelopt, for the converter of that name.
-        package_root: Folder that it finds specdeploy in; its own installation need not have it.
+        package: Folder of this package, which that interpreter need not have.
         examples_dir: TensorRT-LLM's own scripts, where the steps run; empty is as the configuration says.
+        environment: Variables that change what the builder makes.
+        named_files: Files and folders that the user's own arguments name, and the SHA-256 of what is in them.
     """
 
     config: DeployConfig
@@ -58,8 +64,10 @@ class TensorrtLlmProfile:
     calibration: str = ""
     calibration_fingerprint: str = ""
     modelopt_python: str = "python3"
-    package_root: str = ""
+    package: str = ""
     examples_dir: str = ""
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    named_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     name: str = "tensorrt_llm"
 
     @property
@@ -93,7 +101,7 @@ class TensorrtLlmProfile:
                 else check_converted(spec, spec.checkpoint.converted, speculation.method)
             ),
             *check_precision(
-                spec,
+                dataclasses.replace(spec, kv_cache=self._kv_cache(spec)),
                 capability=self.capability,
                 # What was converted before was calibrated then.
                 calibration=self.calibration if spec.checkpoint.converted is None else spec.checkpoint.path,
@@ -130,7 +138,7 @@ class TensorrtLlmProfile:
             "tp_size": spec.tp_size,
             "pp_size": spec.pp_size,
             "world_size": spec.world_size,
-            "kv_cache": spec.kv_cache,
+            "kv_cache": self._kv_cache(spec),
             "logits_dtype": expected.logits_dtype,
         }
 
@@ -151,7 +159,10 @@ class TensorrtLlmProfile:
         in_process = settings.converter == "modelopt"
         examples = self.examples_dir or settings.examples_dir
         script = f"{examples.rstrip('/')}/{conversion.script}"
-        program = (self.modelopt_python, "-m", conversion.script) if in_process else (settings.python, script)
+        # Only this package is shown to an interpreter that may lack it, not the folder with all that lies beside it.
+        in_package = (self.modelopt_python, "-c", _RUN_IN_PACKAGE, self.package, conversion.script)
+        program = in_package if in_process else (settings.python, script)
+        named = self._named(conversion.extra)
         inputs = tuple(path for path in conversion.paths.values() if path not in {OUTPUT, PREVIOUS, ""})
         sources = {"checkpoint": spec.checkpoint, "head": spec.head}
         calibrated = not {"--calib_dataset", "--calib-dataset"}.isdisjoint(conversion.paths)
@@ -161,19 +172,15 @@ class TensorrtLlmProfile:
             **{role: source.fingerprint for role, source in sources.items() if source and source.path in inputs},
             **({"calibration": self.calibration_fingerprint} if calibrated else {}),
             **conversion.parts,
+            **({"files": named} if named else {}),
         }
         ranks = tuple(f"rank{rank}.safetensors" for rank in range(spec.world_size))
         return BuildStep(
             name=conversion.name,
             argv=(*program, *conversion.arguments),
             # A checkpoint is a folder here: nothing is to be fetched, and a missing file is to be an error at once.
-            env={
-                "HF_HUB_OFFLINE": "1",
-                "TRANSFORMERS_OFFLINE": "1",
-                **({"PYTHONPATH": self.package_root} if in_process and self.package_root else {}),
-            },
-            # The package itself is read by an interpreter that has no installation of it.
-            inputs=(*inputs, self.package_root) if in_process and self.package_root else inputs,
+            env={"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"},
+            inputs=(*inputs, *named, *((self.package,) if in_process and self.package else ())),
             outputs=("config.json", *ranks),
             key=content_key(**parts),
             parts=parts,
@@ -187,11 +194,14 @@ class TensorrtLlmProfile:
         flags = self._flags(spec)
         extra = split_arguments(spec.extra_build_args)
         named = {**flags, **{name: " ".join(values) for name, values in named_values(extra)}}
+        files = self._named(extra)
         converted = spec.checkpoint if spec.checkpoint.converted is not None else None
         parts = {
             "release": self.config.release,
             "gpu": self._architecture(),
             **({} if converted is None else {"checkpoint": converted.fingerprint}),
+            **({"files": files} if files else {}),
+            **self.environment,
             **{name.lstrip("-"): value or True for name, value in named.items() if name not in _IRRELEVANT},
         }
         workers = self.config.tensorrt_llm.workers or spec.world_size
@@ -206,8 +216,8 @@ class TensorrtLlmProfile:
                 # By default it is written to the working directory.
                 *("--output_timing_cache", f"{SCRATCH}/model.cache"),
             ),
-            env={},
-            inputs=() if converted is None else (converted.path,),
+            env=dict(self.environment),
+            inputs=(*(() if converted is None else (converted.path,)), *files),
             outputs=(CONFIG, *(f"rank{rank}.engine" for rank in range(spec.world_size))),
             key=content_key(**parts),
             parts=parts,
@@ -237,11 +247,15 @@ class TensorrtLlmProfile:
         drafted = max_draft_len(self.config.speculation) if spec.role == "target" else 0
         return max(self.config.tensorrt_llm.max_num_tokens, spec.max_batch_size * (drafted + 1))
 
-    def _kv_algorithm(self, spec: EngineSpec) -> str | None:
+    def _named(self, words: Sequence[str]) -> dict[str, str]:
+        """Return the files among the user's arguments and what is in them; ``--flag=value`` counts as well."""
+        values = [word.partition("=")[2] or word for word in words]
+        return {value: self.named_files[value] for value in values if value in self.named_files}
+
+    def _kv_cache(self, spec: EngineSpec) -> str:
+        """Return the type of the KV cache; a converted checkpoint has decided it where the configuration does not."""
         converted = spec.checkpoint.converted
-        if converted is not None and spec.kv_cache == "auto":
-            return converted.quantization.kv_cache_quant_algo
-        return _KV_ALGORITHMS.get(spec.kv_cache)
+        return converted_kv_cache(converted) if converted is not None and spec.kv_cache == "auto" else spec.kv_cache
 
     def _architecture(self) -> str:
         return "unknown" if self.capability is None else f"{self.capability[0]}.{self.capability[1]}"
@@ -258,6 +272,6 @@ class TensorrtLlmProfile:
             tp_size=spec.tp_size,
             pp_size=spec.pp_size,
             logits_dtype=self.config.tensorrt_llm.logits_dtype,
-            kv_algorithm=self._kv_algorithm(spec),
+            kv_algorithm=_KV_ALGORITHMS.get(self._kv_cache(spec)),
             reuses=speculation.method in REUSING,
         )

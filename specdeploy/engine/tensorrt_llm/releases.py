@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import importlib.resources
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from specdeploy.errors import ConfigError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Takes: TypeAlias = Literal["one", "nothing", "several"]
 
+_WHOLE: Final = re.compile(r"\d+\.\d+\.\d+(\.(post)?\d+)?(rc\d+)?")
 _LAST_WITH_ENGINES: Final = (1, 2)
 
 
@@ -113,6 +115,11 @@ def find_release(version: str) -> Release:
     """
     document = _document()
     row = ".".join(version.split(".")[:2])
+    if row in document["releases"] and not _WHOLE.fullmatch(version):
+        raise ConfigError(
+            f"release: {version!r} is not a whole version, and engines run on exactly the one that built them",
+            hint=f"The newest of {row} is {document['releases'][row]['latest']}.",
+        )
     if row not in document["releases"]:
         raise ConfigError(
             f"release: TensorRT-LLM {version!r} {_why_not(version)}",

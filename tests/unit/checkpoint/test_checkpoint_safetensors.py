@@ -112,11 +112,12 @@ def test_packed_types_are_sized_in_bits(tmp_path):
     assert [tensor.nbytes for tensor in read_weight_file(path).tensors] == [4]
 
 
-def test_the_digest_sees_the_ends_of_the_data(tmp_path):
-    """A change in the first or last 64 KiB shows; the middle of a large file is not read, as documented."""
-    content = bytearray(safetensors({"a": (1 << 16,)}))
+def test_the_digest_sees_every_tensor(tmp_path):
+    """A change in the first or last 64 KiB, or in the middle of any tensor, shows; the rest is not read."""
+    content = bytearray(safetensors({"a": (1 << 16,), "b": (1 << 16,)}))
     path = tmp_path / "model.safetensors"
-    start = len(content) - 4 * (1 << 16)
+    size = 4 * (1 << 16)
+    start = len(content) - 2 * size
 
     def digest_with(position: int) -> str:
         changed = bytearray(content)
@@ -129,4 +130,6 @@ def test_the_digest_sees_the_ends_of_the_data(tmp_path):
 
     assert digest_with(start) != plain
     assert digest_with(len(content) - 1) != plain
-    assert digest_with(start + 2 * (1 << 16)) == plain
+    assert digest_with(start + size // 2 + 100) != plain
+    assert digest_with(start + size + size // 2) != plain
+    assert digest_with(start + size - 100) == plain

@@ -105,7 +105,7 @@ def step(key: str = KEY, *, outputs: Sequence[str] = ("model.bin",), **changes) 
     """Return a step of a compiler that does not exist."""
     values = {
         "name": "compile",
-        "argv": ("compiler", "--output", "{output}", "--tmp={scratch}"),
+        "argv": ("compiler", "--output", "{output}", "{scratch}"),
         "env": {"TMP": "{scratch}"},
         "inputs": (),
         "outputs": tuple(outputs),

@@ -62,7 +62,7 @@ def test_an_engine_is_built_and_published(store):
 
     assert store.find(KEY) == manifest
     assert [file.path for file in manifest.files] == ["model.bin"]
-    assert manifest.argv == (("compiler", "--output", "{output}", "--tmp={scratch}"),)
+    assert manifest.argv == (("compiler", "--output", "{output}", "{scratch}"),)
     assert (manifest.tool_versions, manifest.created) == ({"compiler": "1.0"}, "2026-01-31T09:30:00+00:00")
     assert (manifest.max_seq_len, manifest.vocab_size, manifest.checkpoint_name) == (2048, 6, "big")
     assert manifest.duration_s > 0
@@ -102,7 +102,7 @@ def test_placeholders_become_directories(store):
 
     (argv,), (env,) = runner.calls, runner.envs
     assert argv[2].startswith(str(store.root / f".staging-{KEY[:16]}-"))
-    assert argv[3] == f"--tmp={scratch[0] / '0'}"
+    assert argv[3] == str(scratch[0] / "0")
     assert env == {"TMP": str(scratch[0] / "0")}
     assert not scratch[0].exists()
 
@@ -250,7 +250,7 @@ def test_engines_are_built_side_by_side_when_the_plan_says_so(store):
     target = planned(steps=(step(gpus=2),))
     other = step("e" * 64, gpus=1)
     draft = planned("e" * 64, role="draft", steps=(other,))
-    target, draft = dataclasses.replace(target, devices=(0, 1)), dataclasses.replace(draft, devices=(2,))
+    target, draft = dataclasses.replace(target, devices=("0", "1")), dataclasses.replace(draft, devices=("2",))
 
     first, second = _execute(store, runner, BuildPlan(engines=(target, draft), side_by_side=True))
 
@@ -275,8 +275,8 @@ def test_a_failure_stops_the_engine_beside_it(store):
             raise AssertionError("nobody asked it to stop")
 
     engines = (
-        dataclasses.replace(planned(steps=(step(gpus=1),)), devices=(0,)),
-        dataclasses.replace(planned("e" * 64, role="draft", steps=(step("e" * 64, gpus=1),)), devices=(1,)),
+        dataclasses.replace(planned(steps=(step(gpus=1),)), devices=("0",)),
+        dataclasses.replace(planned("e" * 64, role="draft", steps=(step("e" * 64, gpus=1),)), devices=("1",)),
     )
 
     with pytest.raises(BuildFailed, match="the GPU is gone"):

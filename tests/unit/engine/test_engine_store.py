@@ -193,15 +193,50 @@ def test_free_space_is_seen_or_unknown(store):
 
 def test_what_another_builder_works_with_is_not_removed(store):
     """Two engines may be made from one conversion: whoever is done first must not take it from the other."""
-    store.begin_step(KEY)
+    directory = store.begin_step(KEY)
+    (directory / "rank0").write_bytes(b"x")
     store.keep_step(KEY)
 
     with store.lock(KEY):
         store.drop_step(KEY)
-        assert store.is_kept(KEY)
+        assert store.kept_step(KEY) == directory
     store.drop_step(KEY)
 
-    assert not store.kept_step(KEY).exists()
+    assert store.kept_step(KEY) is None
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "more"])
+def test_a_step_that_was_damaged_is_not_taken_for_complete(store, damage):
+    """The next build does it again, in place of failing on it for ever."""
+    file = store.begin_step(KEY) / "rank0"
+    file.write_bytes(b"whole")
+    store.keep_step(KEY)
+    assert store.kept_step(KEY) is not None
+
+    {"cut": lambda: file.write_bytes(b"who"), "gone": file.unlink, "more": (file.parent / "x").touch}[damage]()
+
+    assert store.kept_step(KEY) is None
+
+
+def test_an_abandoned_builder_writes_elsewhere(store):
+    """What a killed build's program still writes cannot get into the next one's result."""
+    left_over = store.step_directory(KEY, "1")
+    left_over.mkdir(parents=True)
+
+    assert store.begin_step(KEY) != left_over
+    assert store.leftovers() == tuple(sorted((left_over, store.step_directory(KEY))))
+
+
+def test_what_is_not_ours_is_no_engine(store):
+    """A folder that somebody put into the store is neither listed nor verified nor removed."""
+    published = _publish(store)
+    for name in ("backup", "exported-engines", "abcdef", "f" * 17):
+        (store.root / name).mkdir()
+
+    assert store.directories() == (published.key[:16],)
+    assert store.manifests() == (published,)
+    assert store.leftovers() == ()
 
 
 def test_a_thread_that_waits_for_a_lock_can_be_stopped(store):

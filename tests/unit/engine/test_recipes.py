@@ -112,7 +112,7 @@ class TestRecipes:
         config = recipe(name)
         made, gpus = sources(config), find_gpus(config)
         profile = LlmApiProfile(config) if name == LLMAPI else profile_for(config)
-        planned = plan_build(config, made, profile, gpu_count=gpus.count)
+        planned = plan_build(config, made, profile, devices=tuple(map(str, range(gpus.count))))
         memory = plan_memory(
             [_memory(config, engine.spec) for engine in planned.engines],
             gpu=gpus.spec,
@@ -231,7 +231,7 @@ class TestTools:
         toolchain = install_toolchain(tmp_path / "trtllm", release, gpus=config.gpu.count)
         made = sources(config, write_checkpoints(tmp_path / "checkpoints", config))
 
-        for engine in plan_build(config, made, profile, gpu_count=config.gpu.count).engines:
+        for engine in plan_build(config, made, profile, devices=tuple(map(str, range(config.gpu.count)))).engines:
             built = play(toolchain, engine.steps, tmp_path / engine.spec.role)
             sizes = {file.name: file.stat().st_size for file in built.iterdir()}
             files = {"config.json": (built / "config.json").read_bytes()}

@@ -95,9 +95,8 @@ class TestEveryPrecision:
             ]
             return
         step = made.steps(engine)[0]
-        wanted = parse_options(step.argv[3:])
-
-        assert step.argv[:3] == ("python3", "-m", "specdeploy.modelopt")
+        assert (step.argv[:2], step.argv[4]) == (("python3", "-c"), "specdeploy.modelopt")
+        wanted = parse_options(step.argv[5:])
         assert (wanted.tp_size, wanted.pp_size, wanted.kv_cache) == (2, 2, kv_cache)
         assert wanted.qformat == (PRECISIONS[precision].qformat or "full_prec")
         assert step.gpus == (4 if precision == "nvfp4" else 0)
@@ -195,7 +194,28 @@ class TestPlain:
         )
 
         assert conversion.arguments[-3:] == ("--use_parallel_embedding", "--embedding_sharding_dim", "1")
-        assert conversion.parts["extra"] == ["--use_parallel_embedding", "--embedding_sharding_dim", "1"]
+        assert conversion.parts["extra"] == {"use_parallel_embedding": [], "embedding_sharding_dim": ["1"]}
+
+    def test_how_arguments_are_written_does_not_matter(self):
+        """Another order, another spelling, or more to read in the log is the same engine."""
+        one = spec(extra_convert_args=("--group_size 64", "--hidden_act=silu"))
+        other = spec(extra_convert_args=("--hidden_act silu", "--log_level verbose", "--group_size=64"))
+
+        assert profile().steps(one)[0].key == profile().steps(other)[0].key != profile().steps(spec())[0].key
+
+    @pytest.mark.parametrize(
+        ("argument", "severity", "code", "hint"),
+        [
+            ("--tp_size 2", "error", "flags.owned", "Leave it out here."),
+            ("--model_dir /x", "error", "flags.owned", "Leave it out here."),
+            ("--load_by_shards", "warning", "convert.unknown-option", "did you mean --load_by_shard?"),
+        ],
+    )
+    def test_arguments_that_no_converter_should_get(self, argument, severity, code, hint):
+        """What the configuration decides is refused; what is not known is said before an hour of conversion."""
+        (finding,) = profile().check(spec(extra_convert_args=(argument,)))
+
+        assert (finding.severity, finding.code, finding.hint) == (severity, code, hint)
 
     def test_an_open_quotation_is_a_finding(self):
         """And no crash of the plan."""
@@ -260,7 +280,9 @@ class TestHeads:
     def test_redrafter_is_joined_to_a_converted_base(self, release, precision, kv_cache, base):
         """From 1.0 on: the base first, by the converter of its family or by quantize.py, then the head."""
         made = profile("redrafter", release)
-        engine = _engine("redrafter", precision=precision, kv_cache=kv_cache, extra_convert_args=("--workers 2",))
+        engine = _engine(
+            "redrafter", precision=precision, kv_cache=kv_cache, extra_convert_args=("--storage-type fp16",)
+        )
         alone = made.steps(dataclasses.replace(engine, head=None, extra_convert_args=()))
         first, second = _conversions(made, engine)
         steps = made.steps(engine)
@@ -273,7 +295,7 @@ class TestHeads:
             "--drafter_model_dir": head().path,
         }
         assert second.options["--redrafter_num_beams"] == "5"
-        assert (first.extra, second.extra) == ((), ("--workers", "2"))
+        assert (first.extra, second.extra) == ((), ("--storage-type", "fp16"))
         # The base is an ordinary checkpoint, which another engine may have left.
         assert steps[0] == alone[0]
         assert steps[1].inputs == (head().path,)

@@ -30,7 +30,7 @@ GOOD = [
     "--opt_num_tokens 64",
     "--lora_target_modules attn_q attn_k",
     "--lora_dir '/a folder' /b",
-    "--context_fmha enable --reduce_fusion enable",
+    "--user_buffer enable --reduce_fusion enable",
     "--max_prompt_embedding_table_size -1",
     "--max_multimodal_len 5",
     "--log_level verbose",
@@ -84,7 +84,7 @@ def test_an_unknown_flag_has_the_nearest_one_as_its_hint():
     assert _only("--gemm_plugins auto").hint == "did you mean --gemm_plugin?"
     assert _only("--gemm_plugin float61").hint == "did you mean float16?"
     assert "--help" in _only("--zzz").hint
-    assert "enable, disable" in _only("--context_fmha 7").hint
+    assert "enable, disable" in _only("--reduce_fusion 7").hint
 
 
 @pytest.mark.parametrize("flag", sorted(OWNED))

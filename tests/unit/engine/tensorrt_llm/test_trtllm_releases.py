@@ -89,8 +89,8 @@ def test_an_alias_names_its_flag():
 
 def test_the_images_stand_in_order_beside_their_rows():
     """Month after month from 25.01 to 26.07, with versions that never go back and a TensorRT that the row pins."""
-    months = [image.image for row in known_releases() for image in find_release(row).images]
-    images = [image for row in known_releases() for image in find_release(row).images]
+    months = [image.image for row in known_releases() for image in find_release(f"{row}.0").images]
+    images = [image for row in known_releases() for image in find_release(f"{row}.0").images]
 
     assert months == sorted(set(months))
     assert (months[0], months[-1], len(months)) == ("25.01", "26.07", 19)
@@ -98,7 +98,7 @@ def test_the_images_stand_in_order_beside_their_rows():
         numbers = [_numbers(getattr(image, name)) for image in images]
         assert numbers == sorted(numbers), name
     for row in known_releases():
-        release = find_release(row)
+        release = find_release(f"{row}.0")
         for image in release.images:
             # 1.0.3.2510 is no release of PyPI: it was made for its image, with a younger TensorRT.
             if "tensorrt" in release.pins and image.trtllm != "1.0.3.2510":
@@ -155,3 +155,12 @@ def test_an_unknown_release_names_the_known_ones(version):
         find_release(version)
 
     assert "1.2" in caught.value.hint
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.2.foo", "1.2.1 ", "0.17"])
+def test_a_version_must_be_whole(version):
+    """Engines run on the very release that built them, so half a number says nothing; the newest is named."""
+    with pytest.raises(ConfigError, match="not a whole version") as caught:
+        find_release(version)
+
+    assert "The newest of" in caught.value.hint

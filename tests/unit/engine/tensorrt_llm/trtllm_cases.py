@@ -163,7 +163,7 @@ def profile_for(config: DeployConfig, calibration: str = CALIBRATION) -> Tensorr
 
 def plan(config: DeployConfig) -> BuildPlan:
     """Return the plan of a recipe on a machine with the GPUs that it names."""
-    return plan_build(config, sources(config), profile_for(config), gpu_count=config.gpu.count)
+    return plan_build(config, sources(config), profile_for(config), devices=tuple(map(str, range(config.gpu.count))))
 
 
 def profile(
