@@ -101,12 +101,25 @@ def find_gpus(config: DeployConfig) -> Gpus:
 def check_container_gpus(config: DeployConfig, needed: int) -> tuple[Finding, ...]:
     """Return whether a container gets as many GPUs as a step needs."""
     given = config.container.gpus
-    count = int(given) if given.isdigit() else len(given.split(",")) if given.startswith("device=") else None
+    listed = _container_devices(config)
+    count = None if listed is None else len(listed)
     if config.build.runner != "container" or count is None or count >= needed:
         return ()
     message = f"container.gpus is {given}, and a step needs {needed} GPUs"
     hint = "Use all, or as many as the largest engine has ranks."
     return (Finding(severity="error", code="container.gpus", message=message, hint=hint, where="container.gpus"),)
+
+
+def _container_devices(config: DeployConfig) -> tuple[str, ...] | None:
+    """Return the GPUs that a container gets, as they are numbered inside; None when it gets all."""
+    given = config.container.gpus
+    if given.isdigit():
+        return tuple(map(str, range(int(given))))
+    if not given.startswith("device="):
+        return None
+    devices = given.removeprefix("device=").split(",")
+    # Apptainer shows all of them whatever is chosen; the others number from 0 what they show.
+    return tuple(devices) if config.container.engine == "apptainer" else tuple(map(str, range(len(devices))))
 
 
 def build_devices(config: DeployConfig, gpus: Gpus) -> tuple[str, ...]:
@@ -117,7 +130,8 @@ def build_devices(config: DeployConfig, gpus: Gpus) -> tuple[str, ...]:
     granted = os.environ.get("CUDA_VISIBLE_DEVICES")
     if granted is not None and config.build.runner == "local":
         return tuple(name for name in granted.split(",") if name.strip())
-    return tuple(map(str, range(gpus.visible or gpus.count or 0)))
+    listed = _container_devices(config) if config.build.runner == "container" else None
+    return listed if listed is not None else tuple(map(str, range(gpus.visible or gpus.count or 0)))
 
 
 def check_gpus(config: DeployConfig, gpus: Gpus) -> tuple[Finding, ...]:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # The documentation names DeepSeek-V3 and -R1, which are one architecture, and its successor.
 _MTP_ARCHITECTURES: Final = frozenset({"DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"})
 _LAYER: Final = re.compile(r"^model\.layers\.(\d+)\.")
+_SECRET: Final = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|BEARER|(?:^|_)(API)?KEY", re.IGNORECASE)
+_ARGS: Final = "llmapi.args"
 _METHOD: Final = "speculation.method"
 _LENGTH: Final = "speculation.num_draft_tokens"
 
@@ -46,6 +48,8 @@ def check_together(
         *_limits(config, spec, document),
         *_scheduler(config, release, document),
         *_kv_cache(spec),
+        *_bounds(document),
+        *_secrets(document),
     )
 
 
@@ -157,6 +161,31 @@ def _kv_cache(spec: EngineSpec) -> Iterator[Finding]:
     if spec.kv_cache not in {"auto", "fp8"}:
         message = f"the PyTorch backend has no {spec.kv_cache} KV cache"
         yield _finding("error", "kv-cache", "target.kv_cache", message, "Use auto or fp8.")
+
+
+def _bounds(document: ModelDocument) -> Iterator[Finding]:
+    """Check what the schema leaves open: shares of the memory, and limits of nothing."""
+    cache: Any = document.content.get("kv_cache_config") or {}
+    share = cache.get("free_gpu_memory_fraction") if isinstance(cache, dict) else None
+    if isinstance(share, int | float) and not 0 < share <= 1:
+        message = f"free_gpu_memory_fraction is {share}, and it is a share of the free memory"
+        yield _finding("error", "bounds", _ARGS, message, "Between 0 and 1, such as 0.8.")
+    for key in ("max_input_len", "max_batch_size", "max_seq_len", "max_num_tokens"):
+        value: Any = document.content.get(key)
+        if isinstance(value, int) and value < 1:
+            yield _finding("error", "bounds", _ARGS, f"{key} is {value}", "At least 1.")
+    if document.content.get("load_format") in {"dummy", 1}:
+        message = "load_format dummy serves random weights in the place of the checkpoint's"
+        yield _finding("warning", "dummy-weights", _ARGS, message, "Leave it out.")
+
+
+def _secrets(document: ModelDocument) -> Iterator[Finding]:
+    """Refuse secrets: the file and the manifest are passed around."""
+    given: Any = document.content.get("env_overrides")
+    for name in given if isinstance(given, dict) else ():
+        if _SECRET.search(str(name)):
+            message = f"env_overrides.{name} looks like a secret, and the file is not the place for one"
+            yield _finding("error", "secret", _ARGS, message, "Set the variable where the server is started.")
 
 
 def _finding(severity: Severity, code: str, where: str, message: str, hint: str = "") -> Finding:

@@ -133,6 +133,53 @@ def test_manifests_keep_what_matters_of_the_environment_and_no_secrets(monkeypat
     assert "EDITOR" not in kept
 
 
+def test_who_logs_in_where_is_no_ones_business(monkeypatch):
+    """Addresses keep their host and lose the user; names that sound like secrets lose everything."""
+    monkeypatch.setenv("HF_ENDPOINT", "https://user:password@hub.example/path")
+    for name in ("HF_AUTH", "HF_COOKIE", "TLLM_BEARER", "HF_APIKEY"):
+        monkeypatch.setenv(name, "secret")
+
+    kept = machine.surroundings(config(), machine.NO_GPUS).environment
+
+    assert kept["HF_ENDPOINT"] == "https://***@hub.example/path"
+    assert {kept[name] for name in ("HF_AUTH", "HF_COOKIE", "TLLM_BEARER")} == {"***"}
+    assert "secret" not in str(kept)
+
+
+def test_a_container_has_an_environment_of_its_own(monkeypatch):
+    """Ours did not make the engine, so it is not in the manifest."""
+    monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
+
+    assert machine.surroundings(config(build=BuildConfig(runner="container")), machine.NO_GPUS).environment == {}
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpus", "devices"),
+    [
+        ("docker", "all", ("0", "1", "2", "3")),
+        ("docker", "2", ("0", "1")),
+        ("docker", "device=2,3", ("0", "1")),
+        ("apptainer", "device=2,3", ("2", "3")),
+    ],
+)
+def test_a_container_numbers_its_gpus(visible, engine, gpus, devices):
+    """Docker from 0 on, whichever they are outside; apptainer shows all under their own numbers."""
+    visible(*[H100] * 4)
+    wanted = config(build=BuildConfig(runner="container"), container=ContainerConfig(engine=engine, gpus=gpus))
+
+    assert machine.build_devices(wanted, machine.find_gpus(wanted)) == devices
+    few = machine.check_container_gpus(wanted, 3)
+    assert [finding.code for finding in few] == ([] if gpus == "all" else ["container.gpus"])
+
+
+def test_only_granted_gpus_are_used_here(visible, monkeypatch):
+    """As the scheduler of a shared machine says."""
+    visible(*[H100] * 8)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
+
+    assert machine.build_devices(config(), machine.find_gpus(config())) == ("6", "7")
+
+
 def test_programs_of_a_container_or_a_node_are_not_looked_for_here():
     """They are in the image."""
     here = machine.surroundings(config(), machine.NO_GPUS).tools

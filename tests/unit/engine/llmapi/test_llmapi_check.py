@@ -336,3 +336,27 @@ def test_a_contradiction_between_keys_is_found(case, severity, code, where):
 def test_what_only_looks_like_one_is_none(case):
     """KV heads that ranks repeat, tensors that were not listed, limits that are just met."""
     assert found(*case) == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "severity", "code"),
+    [
+        ("kv_cache_config.free_gpu_memory_fraction=2.5", "error", "llmapi.bounds"),
+        ("kv_cache_config.free_gpu_memory_fraction=-1", "error", "llmapi.bounds"),
+        ("max_input_len=0", "error", "llmapi.bounds"),
+        ("load_format=dummy", "warning", "llmapi.dummy-weights"),
+        ("env_overrides={HF_TOKEN: hf_x}", "error", "llmapi.secret"),
+    ],
+)
+def test_what_the_schema_lets_through_and_should_not(argument, severity, code):
+    """Shares above all there is, limits of nothing, random weights, and secrets in a file that is passed around."""
+    finding = _only(profile(args=[argument]))
+
+    assert (finding.severity, finding.code) == (severity, code)
+
+
+def test_an_ordinary_variable_may_be_set():
+    """It is no secret, and a share of the memory is what people set."""
+    assert (
+        found(profile(args=["env_overrides={NCCL_DEBUG: INFO}", "kv_cache_config.free_gpu_memory_fraction=0.8"])) == []
+    )
