@@ -357,6 +357,6 @@ def test_what_the_schema_lets_through_and_should_not(argument, severity, code):
 
 def test_an_ordinary_variable_may_be_set():
     """It is no secret, and a share of the memory is what people set."""
-    assert (
-        found(profile(args=["env_overrides={NCCL_DEBUG: INFO}", "kv_cache_config.free_gpu_memory_fraction=0.8"])) == []
-    )
+    args = ["env_overrides={NCCL_DEBUG: INFO}", "kv_cache_config.free_gpu_memory_fraction=0.8"]
+
+    assert found(profile(args=args), spec()) == []
