@@ -51,6 +51,9 @@ _SMALL_FILES: Final = (
     "chat_template.jinja",
     INDEX,
 )
+_TOKENIZER_FILES: Final = (_TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+# The tokenizer that was read last, by the content of its files.
+_SEEN: Final[dict[tuple[bytes | None, ...], TokenizerInfo]] = {}
 _TORCH_DTYPES: Final = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8"}
 
 
@@ -145,6 +148,15 @@ def _tokenizer(small: dict[str, bytes], folder: Path) -> TokenizerInfo:
             hint="transformers writes it: AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
             code="checkpoint.tokenizer-missing",
         )
+    # Target and draft mostly have the same one, and making sense of it takes longer than everything else together.
+    key = tuple(small.get(name) for name in _TOKENIZER_FILES)
+    if key not in _SEEN:
+        _SEEN.clear()
+        _SEEN[key] = _read_tokenizer(small, folder)
+    return _SEEN[key]
+
+
+def _read_tokenizer(small: dict[str, bytes], folder: Path) -> TokenizerInfo:
     template = small.get("chat_template.jinja")
     try:
         return tokenizer_info(

@@ -37,6 +37,10 @@ def rows() -> list[tuple[str, float]]:
         environment = {**os.environ, **toolchain.env}
         # An installed package has its bytecode; without it, most of the time would go into compiling ours.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        # Planning is for machines without a GPU: there is nothing of TensorRT-LLM, and no nvidia-smi to ask.
+        laptop = {name: value for name, value in environment.items() if name not in toolchain.env} | {
+            "PATH": os.environ["PATH"]
+        }
         script = str(Path(sys.executable).with_name("specdeploy"))
         programs = {
             "python": [sys.executable, "-c", "pass"],
@@ -47,7 +51,7 @@ def rows() -> list[tuple[str, float]]:
         taken: dict[str, list[float]] = {name: [] for name in programs}
         for _ in range(REPEATS):
             for name, command in programs.items():
-                taken[name].append(_run(command, root, environment))
+                taken[name].append(_run(command, root, environment if name == "build" else laptop))
     middle = {name: median(values) for name, values in taken.items()}
     return [
         ("plan of 70B + 8B, 30 shards each / python -c pass", middle["plan"] / middle["python"]),
