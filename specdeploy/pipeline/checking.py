@@ -187,8 +187,9 @@ def _read(loaded: LoadedConfig) -> Sources:
         draft = read("draft", place.draft, place.draft_tokenizer) if method in PAIRS else None
         head = read_head(place.draft, full_hash=full_hash) if method in HEADS else None
     if problems:
-        count = "a checkpoint" if len({problem.where for problem in problems}) == 1 else "both checkpoints"
-        raise CheckpointError(f"{count} cannot be used as it is", findings=problems)
+        one = len({problem.where for problem in problems}) == 1
+        which = "a checkpoint cannot be used as it is" if one else "both checkpoints cannot be used as they are"
+        raise CheckpointError(which, findings=problems)
     return Sources(target=target, draft=draft, head=head)
 
 
