@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from specdeploy.config.schema import DeployConfig, ModelConfig
 
 METHODS: Final[Mapping[str, tuple[str, ...]]] = {
-    "cpu": ("draft_target",),
+    "cpu": ("draft_target", "ngram"),
     "tensorrt_llm": ("draft_target", "medusa", "eagle", "redrafter", "lookahead", "ngram"),
     "llmapi": ("draft_target", "eagle3", "mtp", "ngram"),
 }

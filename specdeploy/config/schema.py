@@ -29,8 +29,11 @@ Profile: TypeAlias = Literal["cpu", "tensorrt_llm", "llmapi"]
 Method: TypeAlias = Literal["draft_target", "medusa", "eagle", "redrafter", "lookahead", "ngram", "eagle3", "mtp"]
 Converter: TypeAlias = Literal["scripts", "modelopt"]
 RunnerName: TypeAlias = Literal["local", "container", "slurm"]
+ServeRunner: TypeAlias = Literal["auto", "embedded", "local", "container"]
 ContainerEngine: TypeAlias = Literal["docker", "podman", "apptainer"]
 LogitsType: TypeAlias = Literal["float32", "float16"]
+Layout: TypeAlias = Literal["directory", "object_store"]
+ServingMode: TypeAlias = Literal["auto", "single", "leader", "orchestrator"]
 
 
 def option(  # a field's type is what its annotation says, as with `dataclasses.field` itself
@@ -62,6 +65,15 @@ class ModelConfig:
     tp_size: int = option(1, describe="GPUs that share every layer (tensor parallelism).", minimum=1)
     pp_size: int = option(1, describe="Stages of layers, on a GPU each (pipeline parallelism).", minimum=1)
     ep_size: int = option(1, describe="GPUs that share the experts of a mixture (expert parallelism).", minimum=1)
+    gpu_ids: tuple[int, ...] = option(
+        (), describe="GPUs that the engine's ranks are served on, in their order. Empty: the first ones.", minimum=0
+    )
+    kv_fraction: float = option(
+        0.0,
+        describe="Of the GPU memory that is free when the engine loads (target first): its KV cache. 0: as planned.",
+        minimum=0,
+        maximum=1,
+    )
     extra_convert_args: tuple[str, ...] = option(
         (), describe="Further arguments of the converter, such as `--use_parallel_embedding`, one a line."
     )
@@ -94,6 +106,12 @@ class SpeculationConfig:
     )
     use_draft_logits: bool = option(
         True, describe="Sampled requests: accept by rejection sampling on the draft's logits (false: by token match)."
+    )
+    fast_logits: bool = option(
+        False, describe="Draft logits go from GPU to GPU over MPI, not through Triton; orchestrator mode, no spawning."
+    )
+    tree_choices: str = option(
+        "", describe="medusa, eagle: paths of the tree, such as {0},{0,0},{1}. Empty: the backend's own tree."
     )
     tree_tokens: int = option(63, describe="medusa, eagle: tokens of the largest tree.", minimum=1)
     num_heads: int = option(4, describe="medusa: heads that are used.", minimum=1)
@@ -193,6 +211,30 @@ class RepositoryConfig:
     """The generated Triton model repository."""
 
     path: str = option("triton_repo/models", describe="Where the Triton model repository is written.")
+    engine_root: str = option(
+        "", describe="Folder of the engines where the repository is served. Empty: as here, relative to the repository."
+    )
+    layout: Layout = option(
+        "directory", describe="object_store: no empty file, and engines by absolute path; needs repo.engine_root."
+    )
+    serving_mode: ServingMode = option(
+        "auto", describe="How a GPU server holds several ranks: one process, leader (mpirun), orchestrator. auto: fits."
+    )
+    max_queue_size: int = option(0, describe="Requests that may wait; more are refused. 0: no limit.", minimum=0)
+    queue_timeout_ms: int = option(
+        0, describe="A request that waits longer is refused (milliseconds). 0: no limit.", minimum=0
+    )
+    priority_levels: int = option(
+        0, describe="Priorities that a request may name, 1 first; the middle one is the default. 0: none.", minimum=0
+    )
+    rate_limits: tuple[str, ...] = option(
+        (), describe="`MODEL RESOURCE=COUNT`: what an instance holds while it executes, one a line."
+    )
+    warmup: bool = option(False, describe="Each engine answers a short request before it counts as ready.")
+    preprocessing_instances: int = option(1, describe="Processes that tokenise.", minimum=1)
+    parameters: tuple[str, ...] = option(
+        (), describe="`MODEL KEY=VALUE`: further parameters of a model's backend, checked against the release's."
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -204,6 +246,35 @@ class ServeConfig:
     grpc_port: int = option(0, describe="0 takes a free port.", minimum=0, maximum=65535)
     metrics_port: int = option(0, describe="0 takes a free port.", minimum=0, maximum=65535)
     startup_timeout_s: float = option(120.0, describe="Not ready after this many seconds is an error.", minimum=1)
+    runner: ServeRunner = option(
+        "auto",
+        describe="embedded (cpu only), local or container. auto: for cpu embedded, else local where it is on PATH.",
+    )
+    tritonserver: str = option("tritonserver", describe="The server's program; for runner local, and in the image.")
+    mpirun: str = option(
+        "mpirun", describe="What starts the ranks of engines on several GPUs; may have options, as --oversubscribe."
+    )
+    tls_cert: str = option(
+        "", describe="Certificate of the gRPC endpoint, in PEM; with tls_key. tritonserver has no TLS for HTTP."
+    )
+    tls_key: str = option("", describe="Its private key.")
+    tls_ca: str = option("", describe="Certificate of the authority that clients must be signed by (mutual TLS).")
+    http_restricted_api: tuple[str, ...] = option(
+        (), describe="`api,api:header=secret`, such as `model-repository:x-admin=env:ADMIN_SECRET`, one a line."
+    )
+    grpc_restricted_protocol: tuple[str, ...] = option(
+        (), describe="The same for gRPC; env:NAME takes the secret from the environment."
+    )
+    metrics: bool = option(True, describe="Serve Prometheus metrics.")
+    gpu_metrics: bool = option(True, describe="Those of the GPUs, too.")
+    log_info: bool = option(True, describe="Log more than warnings and errors.")
+    log_verbose: int = option(0, describe="Verbosity of the log; 0 is none, 1 and above more and more.", minimum=0)
+    models: tuple[str, ...] = option(
+        (), describe="Load only these and what they need (explicit model control), one a line. Empty: all."
+    )
+    warmup: bool = option(True, describe="Ready only after one request through the front door has been answered.")
+    exit_timeout_s: int = option(5, describe="Seconds that a stopping server waits for its requests.", minimum=0)
+    extra_args: tuple[str, ...] = option((), describe="Further arguments of tritonserver, one a line.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

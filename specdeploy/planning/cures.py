@@ -66,17 +66,21 @@ def _wider(case: Occupancy) -> Iterator[tuple[str, Occupancy]]:
     for size in _LARGER_TP:
         if size <= largest.tp_size or not _splits(case, largest, size):
             continue
-        yield f"{largest.role} tp_size {size}", _with(case, index, dataclasses.replace(largest, tp_size=size))
+        yield (
+            f"{largest.role} tp_size {size}",
+            _with(case, index, dataclasses.replace(largest, tp_size=size, device_ids=())),
+        )
         if len(case.engines) > 1 and all(_splits(case, spec, size) for spec in case.engines):
-            engines = tuple(dataclasses.replace(spec, tp_size=max(size, spec.tp_size)) for spec in case.engines)
+            engines = tuple(
+                dataclasses.replace(spec, tp_size=max(size, spec.tp_size), device_ids=()) for spec in case.engines
+            )
             yield f"tp_size {size} for all engines", dataclasses.replace(case, engines=engines)
 
 
 def _splits(case: Occupancy, spec: EngineMemorySpec, size: int) -> bool:
     """Say whether an engine can have that many ranks: its heads divide, and there are GPUs for them."""
     heads, shared = spec.model.num_heads, spec.model.num_kv_heads
-    devices = dataclasses.replace(spec, tp_size=size).devices
-    enough = case.gpu_count is None or devices.stop <= case.gpu_count
+    enough = case.gpu_count is None or size * spec.pp_size <= case.gpu_count
     return enough and heads % size == 0 and (shared % size == 0 or size % shared == 0)
 
 

@@ -96,7 +96,7 @@ class EngineMemorySpec:
         kv_cache: ``auto`` (16 bits; 32 for an fp32 engine), ``fp8`` or ``int8``.
         tp_size: Ranks that share every layer.
         pp_size: Ranks that have some of the layers each.
-        first_device: GPU of its rank 0; the other ranks follow it, those that share a layer first.
+        device_ids: GPUs of its ranks in order, those that share a layer first; empty for the first ones there are.
         max_num_tokens: Tokens that one pass holds.
         max_draft_tokens: Draft tokens that a pass verifies; 0 for a draft.
         tokens_per_block: Tokens in a block of the KV cache.
@@ -112,7 +112,7 @@ class EngineMemorySpec:
     kv_cache: str = "auto"
     tp_size: int = 1
     pp_size: int = 1
-    first_device: int = 0
+    device_ids: tuple[int, ...] = ()
     max_num_tokens: int = 8192
     max_draft_tokens: int = 0
     tokens_per_block: int = 32
@@ -122,9 +122,13 @@ class EngineMemorySpec:
     kv_fraction: float | None = None
 
     @property
-    def devices(self) -> range:
+    def devices(self) -> tuple[int, ...]:
         """The GPUs of its ranks, in order."""
-        return range(self.first_device, self.first_device + self.tp_size * self.pp_size)
+        return self.device_ids or tuple(range(self.tp_size * self.pp_size))
+
+    def stage(self, device: int) -> int:
+        """Return which pipeline stage lies on one of its devices."""
+        return self.devices.index(device) // self.tp_size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -182,7 +186,7 @@ def engine_memory(spec: EngineMemorySpec, device: int, *, batch_size: int, seq_l
     Raises:
         ConfigError: There is no such precision or type of KV cache.
     """
-    rank = device - spec.first_device
+    rank = spec.devices.index(device)
     stage = rank // spec.tp_size
     per_token = kv_bytes_per_token(spec, stage)
     return EngineMemory(

@@ -197,7 +197,7 @@ def _share(case: Occupancy, spec: EngineMemorySpec, free: dict[int, int], capaci
     least = min(free.values())
     if least <= 0 or (capacity <= 0 and spec.kv_fraction is None):
         return KvShare(role=spec.role, fraction=spec.kv_fraction, advised=False, tokens=0)
-    per_token = {device: kv_bytes_per_token(spec, (device - spec.first_device) // spec.tp_size) for device in free}
+    per_token = {device: kv_bytes_per_token(spec, spec.stage(device)) for device in free}
     fraction = spec.kv_fraction
     if fraction is None:
         wanted = capacity * sequence_tokens(spec, case.seq_len)

@@ -100,7 +100,7 @@ class Occupancy:
     def sequence_bytes(self, device: int, seq_len: int) -> int:
         """Return what one sequence takes of a GPU, in all engines that lie there."""
         return sum(
-            sequence_tokens(spec, seq_len) * kv_bytes_per_token(spec, (device - spec.first_device) // spec.tp_size)
+            sequence_tokens(spec, seq_len) * kv_bytes_per_token(spec, spec.stage(device))
             for spec in self.engines
             if device in spec.devices
         )

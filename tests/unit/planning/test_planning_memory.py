@@ -144,7 +144,7 @@ def test_the_draft_lies_on_one_of_the_targets_gpus():
 
 def test_the_draft_can_have_a_gpu_of_its_own():
     """Behind the target's ranks."""
-    plan = _plan(TARGET, _changed(DRAFT, first_device=4))
+    plan = _plan(TARGET, _changed(DRAFT, device_ids=(4,)))
 
     assert [[engine.role for engine in gpu.engines] for gpu in plan.gpus] == [*[["target"]] * 4, ["draft"]]
 
