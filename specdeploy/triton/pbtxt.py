@@ -60,10 +60,53 @@ class Tensor:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InstanceGroup:
-    """How many instances of the model run, and on what kind of device."""
+    """How many instances of the model run, and on what kind of device.
+
+    ``resources`` is what one instance holds while it executes (name -> count), for servers that limit rates.
+    """
 
     count: int = 1
     kind: str = "KIND_CPU"
+    resources: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Queue:
+    """How requests wait in front of a model; Triton calls it dynamic batching.
+
+    Args:
+        max_size: Requests that may wait; more of them are refused. 0 is no limit.
+        timeout_us: A request that waits longer is refused. 0 is no limit.
+        priority_levels: Levels that a request may name, 1 first. 0 is none.
+    """
+
+    max_size: int = 0
+    timeout_us: int = 0
+    priority_levels: int = 0
+
+    @property
+    def default_priority(self) -> int:
+        """The middle level: a request that names none has room on both sides."""
+        return (self.priority_levels + 1) // 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WarmupInput:
+    """One input of a warm-up request: ``file`` lies in the model's folder ``warmup``."""
+
+    name: str
+    data_type: str
+    dims: tuple[int, ...]
+    file: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Warmup:
+    """A request that Triton makes of a model before it calls it ready."""
+
+    name: str
+    inputs: tuple[WarmupInput, ...]
+    batch_size: int = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,6 +138,8 @@ class ModelConfig:
         parameters: String parameters of the backend or model.
         steps: Steps of an ensemble, in order.
         default_model_filename: File in the version directory that the backend loads, when it is not its usual one.
+        queue: How requests wait; None is Triton's plain queue without limits.
+        warmups: Requests that come before those of clients.
         comments: See above.
     """
 
@@ -109,6 +154,8 @@ class ModelConfig:
     parameters: Mapping[str, str] = dataclasses.field(default_factory=dict)
     steps: tuple[EnsembleStep, ...] = ()
     default_model_filename: str = ""
+    queue: Queue | None = None
+    warmups: tuple[Warmup, ...] = ()
     comments: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
 
@@ -140,7 +187,18 @@ def parse(text: str) -> ModelConfig:
         parameters={key: message.parameters[key].string_value for key in sorted(message.parameters)},
         steps=tuple(_step(item) for item in message.ensemble_scheduling.step),
         default_model_filename=message.default_model_filename,
+        queue=_queue(message.dynamic_batching) if message.HasField("dynamic_batching") else None,
+        warmups=tuple(_warmup(item) for item in message.model_warmup),
     )
+
+
+def parse_message(text: str) -> _Message:
+    """Return everything that protobuf text says, as tritonclient's ``ModelConfig`` message.
+
+    Raises:
+        PbtxtError: See :func:`parse`.
+    """
+    return _read_message(text)
 
 
 def quote(text: str) -> str:
@@ -169,7 +227,11 @@ def _lines(config: ModelConfig) -> Iterator[str]:
     yield f"max_batch_size: {config.max_batch_size}"
     if config.decoupled:
         yield "model_transaction_policy { decoupled: true }"
-    yield from (f"instance_group {{ count: {group.count} kind: {group.kind} }}" for group in config.instance_group)
+    yield from (f"instance_group {{ {_instance_group_text(group)} }}" for group in config.instance_group)
+    if config.queue is not None:
+        yield from _comment(config.comments.get("dynamic_batching", ""))
+        yield f"dynamic_batching {{ {_queue_text(config.queue)} }}"
+    yield from (line for warmup in config.warmups for line in _warmup_text(warmup))
     yield from (f"input {{ {_tensor_text(tensor)} }}" for tensor in config.inputs)
     yield from (f"output {{ {_tensor_text(tensor)} }}" for tensor in config.outputs)
     for key, value in config.parameters.items():
@@ -196,6 +258,43 @@ def _tensor_text(tensor: Tensor) -> str:
 
 def _shape(dims: Iterable[int]) -> str:
     return f"[{', '.join(map(str, dims))}]"
+
+
+def _instance_group_text(group: InstanceGroup) -> str:
+    parts = [f"count: {group.count}", f"kind: {group.kind}"]
+    if group.resources:
+        listed = " ".join(
+            f"resources {{ name: {quote(name)} count: {count} }}" for name, count in sorted(group.resources.items())
+        )
+        parts.append(f"rate_limiter {{ {listed} }}")
+    return " ".join(parts)
+
+
+def _queue_text(queue: Queue) -> str:
+    parts = []
+    if queue.priority_levels:
+        parts.append(f"priority_levels: {queue.priority_levels} default_priority_level: {queue.default_priority}")
+    policy = []
+    if queue.max_size:
+        policy.append(f"max_queue_size: {queue.max_size}")
+    if queue.timeout_us:
+        # A client may ask for less patience, not for more.
+        policy.append(
+            f"timeout_action: REJECT default_timeout_microseconds: {queue.timeout_us} allow_timeout_override: true"
+        )
+    if policy:
+        parts.append(f"default_queue_policy {{ {' '.join(policy)} }}")
+    return " ".join(parts)
+
+
+def _warmup_text(warmup: Warmup) -> Iterator[str]:
+    yield "model_warmup {"
+    yield f"  name: {quote(warmup.name)}"
+    yield f"  batch_size: {warmup.batch_size}"
+    for item in warmup.inputs:
+        value = f"data_type: {item.data_type} dims: {_shape(item.dims)} input_data_file: {quote(item.file)}"
+        yield f"  inputs {{ key: {quote(item.name)} value {{ {value} }} }}"
+    yield "}"
 
 
 def _steps_text(steps: Iterable[EnsembleStep]) -> Iterator[str]:
@@ -245,7 +344,35 @@ def _tensor(message: _Message, *, is_input: bool) -> Tensor:
 
 
 def _instance_group(message: _Message) -> InstanceGroup:
-    return InstanceGroup(count=message.count, kind=message.Kind.Name(message.kind))
+    return InstanceGroup(
+        count=message.count,
+        kind=message.Kind.Name(message.kind),
+        resources={item.name: item.count for item in message.rate_limiter.resources},
+    )
+
+
+def _queue(message: _Message) -> Queue:
+    policy = message.default_queue_policy
+    return Queue(
+        max_size=policy.max_queue_size,
+        timeout_us=policy.default_timeout_microseconds,
+        priority_levels=message.priority_levels,
+    )
+
+
+def _warmup(message: _Message) -> Warmup:
+    from tritonclient.grpc import model_config_pb2  # noqa: PLC0415 - heavy, and needed only to parse
+
+    inputs = tuple(
+        WarmupInput(
+            name=name,
+            data_type=model_config_pb2.DataType.Name(value.data_type),
+            dims=tuple(value.dims),
+            file=value.input_data_file,
+        )
+        for name, value in sorted(message.inputs.items())
+    )
+    return Warmup(name=message.name, batch_size=message.batch_size, inputs=inputs)
 
 
 def _step(message: _Message) -> EnsembleStep:

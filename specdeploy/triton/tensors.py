@@ -38,10 +38,16 @@ class ReleaseTensors:
     Args:
         release: Name of the row, such as ``1.x``.
         models: Template name (``ensemble``, ``tensorrt_llm``, ...) -> its tensors.
+        parameters: Keys that the backend ``tensorrtllm`` takes from its model's configuration.
+        provenance: Where the row is from.
+        derived: Whether the release asked for was not read itself, and is taken to be as this row.
     """
 
     release: str
     models: Mapping[str, ModelTensors]
+    parameters: frozenset[str]
+    provenance: str
+    derived: bool = False
 
 
 def release_tensors(release: str) -> ReleaseTensors:
@@ -50,8 +56,22 @@ def release_tensors(release: str) -> ReleaseTensors:
     Raises:
         ConfigError: The table has no row for *release*.
     """
-    row = _row(release, _document()["releases"])
-    return _read(row)
+    rows = _document()["releases"]
+    minor = _MINOR.match(release)
+    likened = _document()["derived"].get(f"0.{minor[1]}") if minor else None
+    if likened is not None and minor is not None:
+        said = _document()["provenance"][f"0.{minor[1]}"]
+        return dataclasses.replace(_read(likened), derived=True, provenance=said)
+    return _read(_row(release, rows))
+
+
+def release_parameters(release: str) -> frozenset[str]:
+    """Return the keys that the backend ``tensorrtllm`` of a release takes from ``parameters``.
+
+    Raises:
+        ConfigError: The table has no row for *release*.
+    """
+    return release_tensors(release).parameters
 
 
 def known_releases() -> tuple[str, ...]:
@@ -66,7 +86,7 @@ def _row(release: str, rows: Mapping[str, Any]) -> str:
     minor = _MINOR.match(release)
     found = [row for row in rows if minor and row.startswith(f"0.{minor[1]}.")]
     if not found:
-        known = ", ".join(".".join(row.split(".")[:2]) for row in rows)
+        known = ", ".join([*(".".join(row.split(".")[:2]) for row in rows), *_document()["derived"]])
         raise ConfigError(
             f"release: the tensors of TensorRT-LLM {release!r} are not known",
             hint=f"known releases: {known}; use the one whose names your clients send",
@@ -90,7 +110,16 @@ def _read(row: str) -> ReleaseTensors:
         )
         for name, tensors in _document()["releases"][row].items()
     }
-    return ReleaseTensors(release=row, models=models)
+    return ReleaseTensors(
+        release=row, models=models, parameters=_parameters(row), provenance=_document()["provenance"][row]
+    )
+
+
+def _parameters(row: str) -> frozenset[str]:
+    """Return what the row's backend takes: the keys of its own release and of those before it."""
+    rows = known_releases()
+    until = rows[: rows.index(row) + 1]
+    return frozenset(key for release in until for key in _document()["engine_parameters"].get(release, ()))
 
 
 def _tensor(line: str) -> Tensor:

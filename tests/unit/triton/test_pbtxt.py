@@ -7,7 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdeploy.errors import ConfigError
-from specdeploy.triton.pbtxt import EnsembleStep, InstanceGroup, ModelConfig, PbtxtError, Tensor, parse, quote, render
+from specdeploy.triton.pbtxt import (
+    EnsembleStep,
+    InstanceGroup,
+    ModelConfig,
+    PbtxtError,
+    Queue,
+    Tensor,
+    Warmup,
+    WarmupInput,
+    parse,
+    quote,
+    render,
+)
 
 # Protobuf strings are Unicode without surrogates.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -90,6 +102,20 @@ def test_a_broken_file_is_reported_with_its_line() -> None:
 
 def test_fields_that_we_have_no_use_for_are_accepted() -> None:
     """NVIDIA's own files parse: fields outside of our type are checked by protobuf and left out."""
-    text = 'name: "m" dynamic_batching { max_queue_delay_microseconds: 5 } input [ { name: "X" dims: [ 1 ] } ]'
+    text = 'name: "m" optimization { priority: PRIORITY_MAX } input [ { name: "X" dims: [ 1 ] } ]'
 
     assert parse(text) == ModelConfig(name="m", inputs=(Tensor(name="X", data_type="TYPE_INVALID", dims=(1,)),))
+
+
+def test_queues_rate_limits_and_warm_ups_survive_the_text() -> None:
+    """What is rendered is read back as the same value."""
+    warmup = Warmup(name="w", inputs=(WarmupInput(name="X", data_type="TYPE_INT32", dims=(2,), file="x"),))
+    config = ModelConfig(
+        name="m",
+        instance_group=(InstanceGroup(count=2, resources={"slots": 1}),),
+        queue=Queue(max_size=3, timeout_us=5, priority_levels=3),
+        warmups=(warmup,),
+    )
+
+    assert parse(render(config)) == config
+    assert parse(render(ModelConfig(name="m", queue=Queue()))).queue == Queue()
