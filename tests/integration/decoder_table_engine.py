@@ -14,6 +14,8 @@ import triton_python_backend_utils as pb_utils
 from decoder_loop import NO_DRAFT, Draft, EngineFault
 from table_engines import TableDraft, TableModel, TableTarget
 
+WARMUP_TOKENS = 8
+
 
 class TritonPythonModel:
     """The model as Triton's Python backend calls it."""
@@ -24,6 +26,10 @@ class TritonPythonModel:
         self._is_draft = args["model_name"].endswith("_draft")
         self._model = TableModel(5, int(values["vocab_size"]), 2.0, doubt=0.35 if self._is_draft else 0.0)
         self._fails, self._slow = int(values["fails"]), int(values["slow"])
+        # Drafts that were looked up have no logits.
+        self._by_match = bool(values.get("by_match"))
+        # What an engine that drafts on its own answers of one call, whatever it was.
+        self._reports = {"total_draft_tokens": 4, "total_accepted_draft_tokens": 1} if values.get("reports") else {}
 
     def execute(self, requests) -> list:
         """Answer each request."""
@@ -38,28 +44,30 @@ class TritonPythonModel:
         except EngineFault as error:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
         wanted = request.requested_output_names()
-        return pb_utils.InferenceResponse([pb_utils.Tensor(name, outputs[name]) for name in wanted])
+        return pb_utils.InferenceResponse([pb_utils.Tensor(name, outputs[name]) for name in wanted if name in outputs])
 
     def _outputs(self, tensors):
         ids = tensors["input_ids"]
         if ids[0] == self._fails:
             raise EngineFault("out of memory, says the test")
-        assert tensors["exclude_input_in_output"][0]
+        # Only the warm-up request of the repository does without.
+        assert tensors.get("exclude_input_in_output", [ids.size == WARMUP_TOKENS])[0]
         sampled = "runtime_top_p" in tensors
-        seed = int(tensors["seed"][0]) if sampled else 0
+        seed = int(tensors.get("seed", tensors.get("random_seed"))[0]) if sampled else 0
         count = int(tensors["request_output_len"][0])
         if self._is_draft:
-            assert tensors["end_id"][0] == -1
+            assert tensors.get("end_id", [-1])[0] == -1
             draft = TableDraft(self._model, sampled=sampled, logits=True)(ids, count, seed=seed)
             return {"output_ids": draft.ids[None, None], "generation_logits": draft.logits[None, None]}
-        target = TableTarget(self._model, end_id=int(tensors["end_id"][0]), sampled=sampled)
+        target = TableTarget(self._model, end_id=int(tensors.get("end_id", [-1])[0]), sampled=sampled)
         drafts = NO_DRAFT
         if "draft_input_ids" in tensors:
             logits = tensors.get("draft_logits")
             rows = None if logits is None else logits.reshape(tensors["draft_input_ids"].size, -1)
             drafts = Draft(ids=tensors["draft_input_ids"], logits=rows)
-            assert (rows is not None) == sampled
-        least = int(tensors.get("min_tokens", [0])[0])
+            assert (rows is not None) == (sampled and not self._by_match)
+        least = int(tensors.get("min_tokens", tensors.get("min_length", [0]))[0])
         answer = target(ids, drafts, count, seed=seed, min_tokens=least)
         probabilities = np.full((1, 1, answer.ids.size), -0.5, np.float32)
-        return {"output_ids": answer.ids[None, None], "output_log_probs": probabilities}
+        reports = {name: np.array([[count]], np.int32) for name, count in self._reports.items()}
+        return {"output_ids": answer.ids[None, None], "output_log_probs": probabilities, **reports}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import sys
@@ -14,11 +15,10 @@ import numpy as np
 import pytest
 
 from specdeploy.config.schema import BuildConfig, DeployConfig, ModelConfig
-from specdeploy.engine.profile import EngineManifest
 from specdeploy.triton.client import RequestFailed, TritonClient
-from specdeploy.triton.pbtxt import InstanceGroup, render
+from specdeploy.triton.pbtxt import InstanceGroup, parse, render
 from specdeploy.triton.protocol import GenerateRequest, Tensor, join_chunks
-from specdeploy.triton.repository import build_repository, models, names
+from specdeploy.triton.repository import EngineFacts, build_repository, names
 from specdeploy.triton.server import TritonServer
 from specdeploy.triton.sources import model_sources
 
@@ -51,13 +51,19 @@ def config() -> DeployConfig:
     return dataclasses.replace(base, speculation=speculation)
 
 
-def manifest(name: str) -> EngineManifest:
-    """Return the manifest of an engine that is not there."""
-    values = {field.name: 1 for field in dataclasses.fields(EngineManifest)}
-    texts = {"key": "0" * 64, "name": name, "profile": "cpu", "precision": "fp32", "checkpoint_name": name}
-    lists = {"eos_token_ids": (end_id(),), "files": (), "argv": (), "tool_versions": {}, "created": ""}
-    values |= {"vocab_size": byte_level().get_vocab_size(), "checkpoint_fingerprint": ""}
-    return EngineManifest(**{**values, **texts, **lists})
+def facts(name: str) -> EngineFacts:
+    """Return what would be known of an engine that is not there."""
+    return EngineFacts(
+        key="0" * 64,
+        name=name,
+        profile="cpu",
+        precision="fp32",
+        checkpoint=name,
+        size_bytes=1,
+        vocab_size=byte_level().get_vocab_size(),
+        max_seq_len=256,
+        eos_token_ids=(end_id(),),
+    )
 
 
 def end_id() -> int:
@@ -71,27 +77,27 @@ def token(text: str) -> int:
     return only
 
 
-def write_repository(path: Path) -> None:
-    """Write the generated repository, with table models in the engines' place."""
-    tokenizer = byte_level().to_str().encode()
+def write_repository(path: Path, deployment: DeployConfig, **extra: str) -> None:
+    """Write the generated repository, with table models in the engines' place; *extra* are parameters of theirs."""
+    roles = names.engine_models(deployment)
     tree = dict(
         build_repository(
-            config(),
-            manifest("target"),
-            manifest("draft"),
-            engine_paths={"target": "none", "draft": "none"},
-            tokenizer_files={"tokenizer.json": tokenizer},
+            deployment,
+            {role: facts(role) for role in roles},
+            engine_paths=dict.fromkeys(roles, "none"),
+            tokenizer_files={"tokenizer.json": byte_level().to_str().encode()},
             sources=model_sources(),
         )
     )
-    for name, fails in ((names.TARGET, "#"), (names.DRAFT, "@")):
+    for name in roles.values():
         parameters = {
             "vocab_size": str(byte_level().get_vocab_size()),
-            "fails": str(token(fails)),
+            "fails": str(token("@" if name == names.DRAFT else "#")),
             "slow": str(token("~")),
+            **extra,
         }
         engine = dataclasses.replace(
-            models.engine(name, config(), path="none"),
+            parse(tree[f"{name}/config.pbtxt"].decode()),
             backend="python",
             instance_group=(InstanceGroup(count=SLOTS),),
             parameters=parameters,
@@ -105,15 +111,21 @@ def write_repository(path: Path) -> None:
         (path / name).write_bytes(data)
 
 
+@contextlib.contextmanager
+def serving(runtime, folder: Path, deployment: DeployConfig, **extra: str) -> Iterator[TritonClient]:
+    """Serve a deployment of table models and connect to it."""
+    write_repository(folder / "models", deployment, **extra)
+    with (
+        TritonServer(runtime, folder / "models", run_dir=folder / "run") as server,
+        TritonClient(server.endpoints.http_url, server.endpoints.grpc_url, timeout_s=30) as connected,
+    ):
+        yield connected
+
+
 @pytest.fixture(scope="module")
 def client(triton_runtime, tmp_path_factory) -> Iterator[TritonClient]:
     """A client of a server that all tests of this file share."""
-    folder = tmp_path_factory.mktemp("decoder")
-    write_repository(folder / "models")
-    with (
-        TritonServer(triton_runtime, folder / "models", run_dir=folder / "run") as server,
-        TritonClient(server.endpoints.http_url, server.endpoints.grpc_url, timeout_s=30) as connected,
-    ):
+    with serving(triton_runtime, tmp_path_factory.mktemp("decoder"), config()) as connected:
         yield connected
 
 

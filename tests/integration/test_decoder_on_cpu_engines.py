@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specdeploy.config.schema import BuildConfig, DeployConfig, ModelConfig
-from specdeploy.engine.profile import EngineManifest
 from specdeploy.triton.client import TritonClient
 from specdeploy.triton.protocol import GenerateRequest, join_chunks
-from specdeploy.triton.repository import build_repository
+from specdeploy.triton.repository import EngineFacts, build_repository
 from specdeploy.triton.server import TritonServer
 from specdeploy.triton.sources import model_sources, tokenizer_files
 from tests.tiny import perturb_checkpoint, write_tiny_checkpoint
@@ -39,12 +38,19 @@ def compile_engine(checkpoint: Path, output: Path) -> str:
     return str(output)
 
 
-def manifest() -> EngineManifest:
-    """Return a manifest with what the repository is made from."""
-    values = {field.name: 1 for field in dataclasses.fields(EngineManifest)}
-    texts = dict.fromkeys(("key", "name", "profile", "precision", "checkpoint_name", "checkpoint_fingerprint"), "tiny")
-    lists = {"eos_token_ids": (2,), "files": (), "argv": (), "tool_versions": {}, "created": ""}
-    return EngineManifest(**{**values, **texts, **lists, "vocab_size": VOCAB})
+def facts() -> EngineFacts:
+    """Return what the repository has to know of an engine."""
+    return EngineFacts(
+        key="tiny",
+        name="tiny",
+        profile="cpu",
+        precision="fp32",
+        checkpoint="tiny",
+        size_bytes=1,
+        vocab_size=VOCAB,
+        max_seq_len=256,
+        eos_token_ids=(2,),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +66,7 @@ def server(triton_runtime, tmp_path_factory) -> Iterator[RunningServer]:
             draft=ModelConfig(checkpoint="draft"),
             build=BuildConfig(max_seq_len=256),
         ),
-        manifest(),
-        manifest(),
+        {"target": facts(), "draft": facts()},
         engine_paths={
             "target": compile_engine(target, folder / "engine-target"),
             "draft": compile_engine(draft, folder / "engine-draft"),

@@ -253,3 +253,51 @@ def test_seeds_that_correlate_draft_and_target_would_be_noticed(same, monkeypatc
 def test_no_draft_is_nothing() -> None:
     """The placeholder carries no token."""
     assert NO_DRAFT.ids.size == 0
+
+
+def without_end(target: TableTarget):
+    """Return an engine that leaves the end token out of its answers, as NVIDIA's does."""
+
+    def call(*args, **options) -> Answer:
+        answer = target(*args, **options)
+        return Answer(ids=answer.ids[answer.ids != END])
+
+    return call
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    drafts=st.integers(0, 6),
+    most=st.integers(1, 20),
+    slice_tokens=st.integers(0, 5),
+    restartable=st.booleans(),
+)
+def test_an_engine_that_leaves_the_end_token_out_ends_all_the_same(
+    seed, drafts, most, slice_tokens, restartable
+) -> None:
+    """The answer is the target's own without its last token, and says that it ended and not that it was cut."""
+    model = TableModel(seed, VOCAB)
+    asked = plan(
+        max_new_tokens=most,
+        num_draft_tokens=drafts if restartable else 0,
+        slice_tokens=slice_tokens if restartable else 0,
+        restartable=restartable,
+        end_is_kept=False,
+    )
+    groups = list(DraftTargetLoop(PROMPT, asked, TableDraft(model), without_end(TableTarget(model, end_id=END))))
+
+    whole = greedy_answer(model, PROMPT.tolist(), most, END)
+    assert ids_of(groups) == [token for token in whole if token != END]
+    assert groups[-1].finish_reason == ("end_id" if END in whole else "length")
+
+
+def test_without_an_end_token_nothing_is_a_fault() -> None:
+    """An engine that cannot have ended has failed."""
+    empty = Answer(ids=np.empty(0, np.int32))
+    loop = DraftTargetLoop(
+        PROMPT, plan(end_id=-1, end_is_kept=False), TableDraft(TableModel(1, VOCAB)), lambda *_, **__: empty
+    )
+
+    with pytest.raises(EngineFault, match="answered 0 tokens where 1 to 1"):
+        list(loop)

@@ -283,3 +283,45 @@ def test_a_wrong_parameter_keeps_the_model_from_loading(changes, message) -> Non
     """An unfilled placeholder or a typing error is named at load, not met by a request."""
     with pytest.raises(SettingsError, match=message.replace("$", r"\$")):
         read_settings(parameters(**changes))
+
+
+def test_no_more_is_drafted_than_the_engine_was_built_for() -> None:
+    """The request learns it here, and not from an assertion of the engine's."""
+    settings = dataclasses.replace(SETTINGS, max_draft_tokens=6)
+
+    assert read(settings, num_draft_tokens=[6]).plan.num_draft_tokens == 6
+    with pytest.raises(RequestError, match="num_draft_tokens is 7; the target's engine was built for at most 6"):
+        read(settings, num_draft_tokens=[7])
+
+
+def test_an_engine_that_drafts_on_its_own_is_left_to_it() -> None:
+    """Nothing is drafted by us, nothing is bypassed, and a request cannot say how much."""
+    settings = dataclasses.replace(SETTINGS, draft_model="", num_draft_tokens=0, engine_speculates="eagle")
+    request = read(settings)
+
+    assert (request.plan.num_draft_tokens, request.bypass_reason, request.engine_speculates) == (0, "", True)
+    with pytest.raises(RequestError, match=r"drafts on its own \(eagle\)"):
+        read(settings, num_draft_tokens=[0])
+
+
+def test_drafts_from_the_text_have_no_logits() -> None:
+    """They are verified by token match, also where a request would rather have it otherwise."""
+    settings = dataclasses.replace(SETTINGS, draft_model="", ngram_size=3)
+    request = read(settings, top_p=[0.9], use_draft_logits=[True])
+
+    assert (request.bypass_reason, request.sampled, request.use_draft_logits) == ("", True, False)
+
+
+def test_names_of_older_engines_are_read() -> None:
+    """Pairs of our name and theirs; anything else does not load."""
+    required = {"tensorrt_llm_model_name": "t", "num_draft_tokens": "4", "max_inflight": "2", "max_seq_len": "32"}
+
+    def settings(names: str) -> Settings:
+        return read_settings({k: {"string_value": v} for k, v in {**required, "engine_input_names": names}.items()})
+
+    assert settings("seed=random_seed,min_tokens=min_length").engine_input_names == {
+        "seed": "random_seed",
+        "min_tokens": "min_length",
+    }
+    with pytest.raises(SettingsError, match="ours=theirs"):
+        settings("seed")

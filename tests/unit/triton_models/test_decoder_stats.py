@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from decoder_stats import StepCounter
+from decoder_stats import ReportCounter, StepCounter
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,3 +58,24 @@ def test_a_snapshot_does_not_change() -> None:
     counter.record(drafted=2, accepted=1)
 
     assert (before.steps, counter.snapshot().steps, counter.snapshot().acceptance_rate) == (0, 1, 0.5)
+
+
+def test_reports_of_an_engine_are_added_up() -> None:
+    """Steps and their histogram are not known, so they are absent; the sums are."""
+    counter = ReportCounter()
+    for reported in ((6, 2), (4, 3)):
+        counter.record(reported)
+    now = counter.snapshot()
+
+    assert (now.drafted, now.accepted, now.acceptance_rate) == (10, 5, 0.5)
+    assert (now.steps, now.histogram) == (None, None)
+
+
+def test_one_call_that_reports_nothing_makes_the_sums_unknown() -> None:
+    """A part of the drafts is not the request's drafts."""
+    counter = ReportCounter()
+    for reported in ((6, 2), None, (4, 3)):
+        counter.record(reported)
+    now = counter.snapshot()
+
+    assert (now.drafted, now.accepted, now.acceptance_rate) == (None, None, None)

@@ -11,7 +11,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
-from decoder_stats import Statistics, StepCounter
+from decoder_stats import ReportCounter, Statistics, StepCounter
 from decoder_text import TextWriter
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ class _AnswerWriter:
         self._vocabulary = vocabulary
         self._prompt = request.prompt_ids.tolist()
         self._writer = self._new_writer()
-        self._counter = StepCounter(request.longest_draft)
+        self._steps = StepCounter(request.longest_draft)
+        # Counts in place of the steps where the engine drafts on its own.
+        self._reports = ReportCounter() if request.engine_speculates else None
         self._echo = request.prompt_text
         self._written = 0
         self._cum_log_prob = 0.0
@@ -96,8 +98,10 @@ class _AnswerWriter:
         return TextWriter(self._vocabulary, self._prompt, self._request.stop_words)
 
     def _absorb(self, group: Group) -> Response:
-        if group.drafted:
-            self._counter.record(drafted=group.drafted, accepted=group.accepted)
+        if self._reports is not None:
+            self._reports.record(group.answer.reported)
+        elif group.drafted:
+            self._steps.record(drafted=group.drafted, accepted=group.accepted)
         if group.draft_failed:
             self._bypass_reason = "draft_failed"
         answer = group.answer
@@ -139,7 +143,7 @@ class _AnswerWriter:
             num_output_tokens=self._written,
             finish_reason=finish_reason,
             bypass_reason=self._bypass_reason,
-            statistics=self._counter.snapshot(),
+            statistics=(self._reports or self._steps).snapshot(),
             extras=extras,
         )
 

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
     from decoder_loop import Ids
     from decoder_request import DecodeRequest, Tensor
+    from decoder_settings import Settings
 
 # Triton's own classes carry no types.
 InferenceRequest: TypeAlias = Any
 InferenceResponse: TypeAlias = Any
 ResponseSender: TypeAlias = Any
 
+# What an engine that drafts on its own says of one call.
+_REPORTED: Final = ("total_draft_tokens", "total_accepted_draft_tokens")
 _TRUE: Final = np.ones((1, 1), np.bool_)
 
 
@@ -35,13 +38,22 @@ class _Engine:
         inputs: Tensors that every call of the request carries.
         outputs: Names of the outputs that are asked for.
         request_id: The client's id of the request, for traces and logs.
+        names: Our name of an input -> the engine's, where they differ.
     """
 
-    def __init__(self, model: str, inputs: Mapping[str, Tensor], outputs: tuple[str, ...], request_id: str) -> None:
+    def __init__(
+        self,
+        model: str,
+        inputs: Mapping[str, Tensor],
+        outputs: tuple[str, ...],
+        request_id: str,
+        names: Mapping[str, str],
+    ) -> None:
         self._model = model
         self._inputs = inputs
         self._outputs = outputs
         self._request_id = request_id
+        self._names = names
         self._memory = pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0)
 
     def call(self, ids: Ids, count: int, more: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -58,7 +70,7 @@ class _Engine:
             **more,
         }
         # Named until the response is here: the stub may not free a tensor that is still in use.
-        inputs = [pb_utils.Tensor(name, value) for name, value in tensors.items()]
+        inputs = [pb_utils.Tensor(self._names.get(name, name), value) for name, value in tensors.items()]
         try:
             response = pb_utils.InferenceRequest(
                 model_name=self._model,
@@ -84,9 +96,10 @@ class _Engine:
 class TritonDraft:
     """The draft engine of one request; see ``decoder_loop.DraftEngine``."""
 
-    def __init__(self, model: str, request: DecodeRequest, request_id: str) -> None:
+    def __init__(self, settings: Settings, request: DecodeRequest, request_id: str) -> None:
         self._sampled = request.sampled
         self._with_logits = request.use_draft_logits
+        self._fast_logits = settings.fast_logits
         # end_id -1 lets the draft write on after an end token, so that its probabilities are the model's own. Forcing
         # a full draft with min_tokens instead would take the end token out of them: tokens would be drawn from other
         # probabilities than the logits say, and rejection sampling would no longer be exact.
@@ -94,7 +107,7 @@ class TritonDraft:
         if self._with_logits:
             inputs["return_generation_logits"] = _TRUE
         outputs = ("output_ids", "generation_logits") if self._with_logits else ("output_ids",)
-        self._engine = _Engine(model, inputs, outputs, request_id)
+        self._engine = _Engine(settings.draft_model, inputs, outputs, request_id, settings.engine_input_names)
 
     def __call__(self, ids: Ids, count: int, *, seed: int) -> Draft:
         """Propose ``count`` tokens that continue ``ids``."""
@@ -104,6 +117,9 @@ class TritonDraft:
             return Draft(ids=proposed)
         logits = tensors["generation_logits"]
         logits = logits.reshape(-1, logits.shape[-1])
+        if self._fast_logits:
+            # Not logits, but where the target finds them.
+            return Draft(ids=proposed, logits=logits)
         if len(logits) < proposed.size:
             raise EngineFault(f"the draft engine answered {len(logits)} rows of logits for {proposed.size} tokens")
         return Draft(ids=proposed, logits=logits[: proposed.size])
@@ -112,8 +128,9 @@ class TritonDraft:
 class TritonTarget:
     """The target engine of one request; see ``decoder_loop.TargetEngine``."""
 
-    def __init__(self, model: str, request: DecodeRequest, request_id: str) -> None:
+    def __init__(self, settings: Settings, request: DecodeRequest, request_id: str) -> None:
         self._sampled = request.sampled
+        self._reports = settings.engine_reports
         self._log_probs = request.return_log_probs
         self._pass_through = request.pass_through
         inputs = {**request.target_inputs, **_common(request, end_id=request.plan.end_id)}
@@ -122,7 +139,11 @@ class TritonTarget:
         outputs = ["output_ids", *self._pass_through]
         outputs += ["sequence_length"] if self._beams else []
         outputs += ["output_log_probs"] if self._log_probs else []
-        self._engine = _Engine(model, inputs, tuple(outputs), request_id)
+        if self._reports:
+            inputs["return_perf_metrics"] = _TRUE
+            outputs += [*_REPORTED]
+        names = settings.engine_input_names
+        self._engine = _Engine(settings.target_model, inputs, tuple(outputs), request_id, names)
 
     def __call__(self, ids: Ids, draft: Draft, count: int, *, seed: int, min_tokens: int) -> Answer:
         """Verify ``draft`` after ``ids``, or without a draft decode up to ``count`` tokens."""
@@ -146,7 +167,14 @@ class TritonTarget:
             log_probs=log_probs,
             others=tuple(others),
             extras=tuple((name, tensors[name]) for name in self._pass_through),
+            reported=self._reported(tensors),
         )
+
+    def _reported(self, tensors: Mapping[str, Tensor]) -> tuple[int, int] | None:
+        if not self._reports:
+            return None
+        drafted, accepted = (int(tensors[name].reshape(-1)[0]) for name in _REPORTED)
+        return drafted, accepted
 
 
 def _common(request: DecodeRequest, *, end_id: int) -> dict[str, Tensor]:

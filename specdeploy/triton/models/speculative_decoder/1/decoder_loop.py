@@ -52,12 +52,14 @@ class Answer:
         log_probs: The log probability of each of them [n], when the request asked for it.
         others: The new tokens of further sequences (beams), best first.
         extras: Further output tensors of the engine by name, which pass through unread.
+        reported: Tokens that the engine drafted and accepted on its own in this call; None when it does not say.
     """
 
     ids: Ids
     log_probs: Floats | None = None
     others: tuple[Ids, ...] = ()
     extras: tuple[tuple[str, npt.NDArray[np.generic]], ...] = ()
+    reported: tuple[int, int] | None = None
 
 
 class DraftEngine(Protocol):
@@ -88,6 +90,8 @@ class Plan:
             answer in one call.
         restartable: False when the target keeps state over the tokens of one call (penalties, grammars, beams), so
             that a second call would not continue the first exactly.
+        end_is_kept: Whether the engines answer the end token as the last one. NVIDIA's leave it out: an answer that
+            ends at once is empty there.
     """
 
     max_new_tokens: int
@@ -97,6 +101,7 @@ class Plan:
     min_tokens: int = 0
     slice_tokens: int = 0
     restartable: bool = True
+    end_is_kept: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -275,8 +280,9 @@ class DraftTargetLoop:
         )
 
     def _checked(self, answer: Answer, count: int) -> Answer:
-        if not 1 <= answer.ids.size <= count:
-            raise EngineFault(f"the target answered {answer.ids.size} tokens where 1 to {count} were asked for")
+        least = 1 if self._plan.end_is_kept or self._plan.end_id < 0 else 0
+        if not least <= answer.ids.size <= count:
+            raise EngineFault(f"the target answered {answer.ids.size} tokens where {least} to {count} were asked for")
         ends = np.flatnonzero(answer.ids == self._plan.end_id)
         if not ends.size:
             return answer
@@ -285,10 +291,12 @@ class DraftTargetLoop:
         return dataclasses.replace(answer, ids=answer.ids[:kept], log_probs=log_probs)
 
     def _finish_reason(self, ids: Ids, count: int) -> str:
-        if ids[-1] == self._plan.end_id:
+        if not ids.size or ids[-1] == self._plan.end_id:
             return "end_id"
         if not self._remaining:
             return "length"
+        if not self._plan.restartable and not self._plan.end_is_kept and self._plan.end_id >= 0:
+            return "end_id"
         if not self._plan.restartable:
             raise EngineFault(
                 f"the target answered {ids.size} of {count} tokens without an end token, and a second call would not "

@@ -82,6 +82,7 @@ class DecodeRequest:
         draft_inputs: Further tensors for the draft engine, by their name there.
         target_inputs: Further tensors for the target engine.
         pass_through: Outputs of the target that are answered unread.
+        engine_speculates: The engine drafts on its own.
     """
 
     prompt_ids: Ids
@@ -97,6 +98,7 @@ class DecodeRequest:
     draft_inputs: Mapping[str, Tensor]
     target_inputs: Mapping[str, Tensor]
     pass_through: tuple[str, ...]
+    engine_speculates: bool = False
 
     @property
     def longest_draft(self) -> int:
@@ -187,6 +189,7 @@ def read_request(tensors: Mapping[str, Tensor], settings: Settings, *, fresh_see
         draft_inputs=shared,
         target_inputs={**shared, **_target_inputs(inputs)},
         pass_through=tuple(name for name in ("context_logits", "generation_logits") if inputs.flag(f"return_{name}")),
+        engine_speculates=bool(settings.engine_speculates),
     )
 
 
@@ -197,7 +200,9 @@ def bypass_reason(tensors: Mapping[str, Tensor], settings: Settings) -> str:
     result or which only the target can serve.
     """
     inputs = _Inputs(tensors)
-    if not settings.draft_model:
+    if settings.engine_speculates:
+        return ""
+    if not settings.drafts:
         return "no_draft_model"
     if not inputs.integer("num_draft_tokens", settings.num_draft_tokens, least=0):
         return "requested"
@@ -261,7 +266,8 @@ def _uses_draft_logits(inputs: _Inputs, settings: Settings, *, sampled: bool) ->
     sampling on those logits would not be exact. A match of tokens is exact for any draft.
     """
     altered = _longest_bad_word(inputs) > 0 or _has_bias(inputs)
-    return sampled and not altered and inputs.flag("use_draft_logits", default=settings.use_draft_logits)
+    wanted = bool(settings.draft_model) and inputs.flag("use_draft_logits", default=settings.use_draft_logits)
+    return sampled and not altered and wanted
 
 
 def _has_bias(inputs: _Inputs) -> bool:
@@ -279,7 +285,7 @@ def _plan(inputs: _Inputs, settings: Settings, prompt: Ids, *, speculate: bool, 
             f"{settings.max_seq_len} (max_seq_len); shorten the prompt or ask for at most "
             f"{max(settings.max_seq_len - prompt.size, 0)} tokens"
         )
-    drafts = inputs.integer("num_draft_tokens", settings.num_draft_tokens, least=0)
+    drafts = _draft_tokens(inputs, settings)
     seed = inputs.given("seed")
     return Plan(
         max_new_tokens=most,
@@ -287,7 +293,23 @@ def _plan(inputs: _Inputs, settings: Settings, prompt: Ids, *, speculate: bool, 
         end_id=inputs.integer("end_id", -1, least=-1),
         seed=fresh_seed if seed is None else int(seed),
         min_tokens=min(inputs.integer("min_tokens", 0, least=0), most),
+        end_is_kept=settings.stand_in,
     )
+
+
+def _draft_tokens(inputs: _Inputs, settings: Settings) -> int:
+    drafts = inputs.integer("num_draft_tokens", settings.num_draft_tokens, least=0)
+    method = settings.engine_speculates
+    if method and inputs.given("num_draft_tokens") is not None:
+        raise RequestError(
+            f"num_draft_tokens is {drafts}, but the engine drafts on its own ({method}), always as it was built to; "
+            "leave it out, and take a deployment without speculation for a control"
+        )
+    if settings.max_draft_tokens and drafts > settings.max_draft_tokens:
+        raise RequestError(
+            f"num_draft_tokens is {drafts}; the target's engine was built for at most {settings.max_draft_tokens}"
+        )
+    return drafts
 
 
 def _echo(inputs: _Inputs, settings: Settings) -> str:

@@ -24,6 +24,13 @@ class Settings:
         target_model: Name of the target engine's Triton model.
         draft_model: Name of the draft engine's; empty decodes everything with the target alone.
         num_draft_tokens: Drafts per round.
+        max_draft_tokens: The most that a request may ask for; 0 is no limit.
+        ngram_size: Drafts are looked up in the text: what followed its last tokens before, at most this many of them;
+            0 does not.
+        fast_logits: The draft's logits stay on the GPUs, and what it answers in their place is handed on unread.
+        engine_speculates: Method by which the engine drafts on its own; empty when the decoder drafts.
+        engine_reports: Whether such an engine says what was drafted and accepted.
+        engine_input_names: The decoder's name of an input -> the engines' name, where they differ.
         use_draft_logits: Whether sampled requests are verified by rejection sampling on the draft's logits.
         max_inflight: Requests decoded at once.
         max_seq_len: Longest prompt plus answer, in tokens.
@@ -36,6 +43,12 @@ class Settings:
     target_model: str
     draft_model: str
     num_draft_tokens: int
+    max_draft_tokens: int = 0
+    ngram_size: int = 0
+    fast_logits: bool = False
+    engine_speculates: str = ""
+    engine_reports: bool = False
+    engine_input_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     use_draft_logits: bool = True
     max_inflight: int
     max_seq_len: int
@@ -43,6 +56,11 @@ class Settings:
     exclude_input: bool = True
     tokenizer_dir: str = "tokenizer"
     stand_in: bool = False
+
+    @property
+    def drafts(self) -> bool:
+        """Whether the decoder has drafts to verify, from an engine or from the text."""
+        return bool(self.draft_model or self.ngram_size)
 
 
 def read_settings(parameters: Mapping[str, Mapping[str, str]]) -> Settings:
@@ -56,6 +74,12 @@ def read_settings(parameters: Mapping[str, Mapping[str, str]]) -> Settings:
         target_model=_text(values, "tensorrt_llm_model_name"),
         draft_model=values.get("tensorrt_llm_draft_model_name", ""),
         num_draft_tokens=_number(values, "num_draft_tokens", least=0),
+        max_draft_tokens=_number(values, "max_draft_tokens", least=0, default="0"),
+        ngram_size=_number(values, "ngram_size", least=0, default="0"),
+        fast_logits=_flag(values, "fast_logits", default=False),
+        engine_speculates=values.get("engine_speculates", ""),
+        engine_reports=_flag(values, "engine_reports", default=False),
+        engine_input_names=_pairs(values, "engine_input_names"),
         use_draft_logits=_flag(values, "use_draft_logits", default=True),
         max_inflight=_number(values, "max_inflight", least=1),
         max_seq_len=_number(values, "max_seq_len", least=2),
@@ -81,6 +105,14 @@ def _number(values: Mapping[str, str], key: str, *, least: int, default: str = "
     if number < least:
         raise SettingsError(f"parameter {key!r} of config.pbtxt is {text!r}; it must be a whole number from {least}")
     return number
+
+
+def _pairs(values: Mapping[str, str], key: str) -> dict[str, str]:
+    """Read ``ours=theirs,...``."""
+    pairs = [entry.partition("=") for entry in values.get(key, "").split(",") if entry]
+    if not all(ours and theirs for ours, _, theirs in pairs):
+        raise SettingsError(f"parameter {key!r} of config.pbtxt is {values[key]!r}; it must be ours=theirs,...")
+    return {ours: theirs for ours, _, theirs in pairs}
 
 
 def _flag(values: Mapping[str, str], key: str, *, default: bool) -> bool:

@@ -6,6 +6,9 @@ refuses what would break them::
 
     sum(h) = S        sum(j * h[j]) = A        A <= D <= k * S        S <= D
 
+An engine that drafts on its own (Medusa and its kind) reports only D and A of a call, or nothing: what is not known is
+None then, never 0.
+
 Knows nothing of tokens, engines or Triton.
 """
 
@@ -25,14 +28,16 @@ class Statistics:
         histogram: ``histogram[j]`` steps accepted exactly ``j`` drafts; ``k + 1`` entries.
     """
 
-    steps: int
-    drafted: int
-    accepted: int
-    histogram: tuple[int, ...]
+    steps: int | None
+    drafted: int | None
+    accepted: int | None
+    histogram: tuple[int, ...] | None
 
     @property
-    def acceptance_rate(self) -> float:
-        """A / D, and 0.0 when nothing was drafted: a tensor has no "absent", so read it together with ``drafted``."""
+    def acceptance_rate(self) -> float | None:
+        """A / D, and 0.0 when nothing was drafted, so read it together with ``drafted``; None when neither is known."""
+        if self.accepted is None or self.drafted is None:
+            return None
         return self.accepted / self.drafted if self.drafted else 0.0
 
 
@@ -67,3 +72,23 @@ class StepCounter:
             accepted=sum(accepted * steps for accepted, steps in enumerate(self._histogram)),
             histogram=tuple(self._histogram),
         )
+
+
+class ReportCounter:
+    """Adds up what an engine that drafts on its own reports, call by call."""
+
+    def __init__(self) -> None:
+        self._drafted: int | None = 0
+        self._accepted: int | None = 0
+
+    def record(self, reported: tuple[int, int] | None) -> None:
+        """Add the drafted and accepted tokens of one call; one that does not say makes the sums unknown."""
+        if reported is None or self._drafted is None or self._accepted is None:
+            self._drafted = self._accepted = None
+        else:
+            self._drafted += reported[0]
+            self._accepted += reported[1]
+
+    def snapshot(self) -> Statistics:
+        """Return the sums so far; steps and their histogram are the engine's own affair."""
+        return Statistics(steps=None, drafted=self._drafted, accepted=self._accepted, histogram=None)

@@ -14,27 +14,25 @@ import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
 from decoder_answer import respond
 from decoder_engine import TritonDraft, TritonTarget
 from decoder_loop import DraftTargetLoop, EngineFault
+from decoder_ngram import NgramDraft
+from decoder_outputs import response_outputs
 from decoder_request import RequestError, read_request
 from decoder_settings import read_settings
 from decoder_text import Vocabulary
 from tokenizers import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    import numpy.typing as npt
-    from decoder_answer import Response
     from decoder_engine import InferenceRequest, ResponseSender
-    from decoder_request import DecodeRequest, Tensor
+    from decoder_request import DecodeRequest
 
 _FINAL: Final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
@@ -86,14 +84,12 @@ class TritonPythonModel:
         decoding = read_request(inputs, self._settings, fresh_seed=secrets.randbits(64))
         self._refuse_undeclared(decoding)
         wanted = set(request.requested_output_names())
-        loop = DraftTargetLoop(
-            decoding.prompt_ids,
-            decoding.plan,
-            TritonDraft(self._settings.draft_model, decoding, request.request_id()),
-            TritonTarget(self._settings.target_model, decoding, request.request_id()),
-        )
+        settings, name = self._settings, request.request_id()
+        draft = NgramDraft(settings.ngram_size) if settings.ngram_size else TritonDraft(settings, decoding, name)
+        target = TritonTarget(settings, decoding, name)
+        loop = DraftTargetLoop(decoding.prompt_ids, decoding.plan, draft, target)
         for response in respond(loop, decoding, self._vocabulary, _CancelCheck(sender)):
-            outputs = _outputs(response, decoding)
+            outputs = response_outputs(response, num_input_tokens=decoding.prompt_ids.size)
             # The stub may not free a tensor before it is sent, and not one that nobody asked for: hence the named
             # list, and only wanted tensors in it.
             tensors = [pb_utils.Tensor(name, make()) for name, make in outputs.items() if name in wanted]
@@ -125,38 +121,3 @@ class _CancelCheck:
 
 def _send_error(sender: ResponseSender, message: str, code: int) -> None:
     sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code)), flags=_FINAL)
-
-
-def _outputs(response: Response, request: DecodeRequest) -> Mapping[str, Callable[[], Tensor]]:
-    """Return the outputs by name, each made only when it is wanted; the batch dimension of 1 is in front."""
-    statistics = response.statistics
-    outputs = {
-        "text_output": partial(_texts, *response.texts),
-        "output_ids": partial(_row, response.ids, np.int32),
-        "sequence_length": partial(_row, [response.ids.size], np.int32),
-        "finish_reason": partial(_texts, response.finish_reason),
-        "bypass_reason": partial(_texts, response.bypass_reason),
-        "acceptance_rate": partial(_row, [statistics.acceptance_rate], np.float32),
-        "total_accepted_draft_tokens": partial(_row, [statistics.accepted], np.int32),
-        "total_draft_tokens": partial(_row, [statistics.drafted], np.int32),
-        "num_spec_steps": partial(_row, [statistics.steps], np.int32),
-        "spec_decode_acceptance_histogram": partial(_row, statistics.histogram, np.int32),
-        "num_input_tokens": partial(_row, [request.prompt_ids.size], np.int32),
-        "num_output_tokens": partial(_row, [response.num_output_tokens], np.int32),
-        "batch_index": partial(_row, [0], np.int32),
-        "sequence_index": partial(_row, [0], np.int32),
-        **{name: partial(np.asarray, value) for name, value in response.extras},
-    }
-    if response.log_probs is not None and response.cum_log_prob is not None:
-        outputs["output_log_probs"] = partial(_row, [response.log_probs], np.float32)
-        outputs["cum_log_probs"] = partial(_row, [response.cum_log_prob], np.float32)
-    return outputs
-
-
-def _row(values: npt.ArrayLike, dtype: npt.DTypeLike) -> Tensor:
-    return np.asarray([values], dtype)
-
-
-def _texts(*texts: str) -> Tensor:
-    """Encode strings [1, n]."""
-    return np.array([[text.encode() for text in texts]], np.object_)

@@ -1,0 +1,72 @@
+"""From a response to its output tensors, each made only when it is wanted.
+
+Numbers leave as numbers, and a count that the engine does not give has no tensor: absent is not zero. Knows the names
+and shapes of the front door's outputs; knows nothing of Triton's classes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy.typing as npt
+    from decoder_answer import Response
+    from decoder_request import Tensor
+    from decoder_stats import Statistics
+
+    Outputs: TypeAlias = Mapping[str, Callable[[], Tensor]]
+
+
+def response_outputs(response: Response, *, num_input_tokens: int) -> Outputs:
+    """Return the outputs of one response by name; the batch dimension of 1 is in front."""
+    return {
+        "text_output": partial(_texts, *response.texts),
+        "output_ids": partial(_row, response.ids, np.int32),
+        "sequence_length": partial(_row, [response.ids.size], np.int32),
+        "finish_reason": partial(_texts, response.finish_reason),
+        "bypass_reason": partial(_texts, response.bypass_reason),
+        "num_input_tokens": partial(_row, [num_input_tokens], np.int32),
+        "num_output_tokens": partial(_row, [response.num_output_tokens], np.int32),
+        "batch_index": partial(_row, [0], np.int32),
+        "sequence_index": partial(_row, [0], np.int32),
+        **{name: partial(np.asarray, value) for name, value in response.extras},
+        **_statistics_outputs(response.statistics),
+        **_log_prob_outputs(response),
+    }
+
+
+def _statistics_outputs(statistics: Statistics) -> Outputs:
+    known = {
+        "total_accepted_draft_tokens": statistics.accepted,
+        "total_draft_tokens": statistics.drafted,
+        "num_spec_steps": statistics.steps,
+    }
+    outputs = {name: partial(_row, [count], np.int32) for name, count in known.items() if count is not None}
+    if statistics.acceptance_rate is not None:
+        outputs["acceptance_rate"] = partial(_row, [statistics.acceptance_rate], np.float32)
+    if statistics.histogram is not None:
+        outputs["spec_decode_acceptance_histogram"] = partial(_row, statistics.histogram, np.int32)
+    return outputs
+
+
+def _log_prob_outputs(response: Response) -> Outputs:
+    if response.log_probs is None or response.cum_log_prob is None:
+        return {}
+    return {
+        "output_log_probs": partial(_row, [response.log_probs], np.float32),
+        "cum_log_probs": partial(_row, [response.cum_log_prob], np.float32),
+    }
+
+
+def _row(values: npt.ArrayLike, dtype: npt.DTypeLike) -> Tensor:
+    return np.asarray([values], dtype)
+
+
+def _texts(*texts: str) -> Tensor:
+    """Encode strings [1, n]."""
+    return np.array([[text.encode() for text in texts]], np.object_)
