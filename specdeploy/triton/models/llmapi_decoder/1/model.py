@@ -1,0 +1,145 @@
+"""Speculative decoding inside ``tensorrt_llm.LLM``: the Triton model of the ``llmapi`` profile.
+
+Decoupled, and the front door's ``speculative_decoder`` like the model of the other profiles, with the same inputs and
+outputs. ``execute`` hands each request to a worker thread, which turns the engine's tokens into responses while the
+engine decodes all requests at once. This file is the glue to Triton; what is decided is in its ``llmapi_*`` siblings,
+and in the ``decoder_*`` ones that it shares with the other model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import secrets
+import threading
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import triton_python_backend_utils as pb_utils
+from decoder_answer import respond
+from decoder_loop import EngineFault
+from decoder_outputs import response_outputs
+from decoder_request import RequestError
+from decoder_settings import SettingsError
+from decoder_text import Vocabulary
+from llmapi_engine import LlmEngine, LoadError
+from llmapi_request import read_llm_request
+from llmapi_run import LlmRun
+from llmapi_settings import MODEL_YAML, read_deployment
+from tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from llmapi_settings import Deployment
+
+# Triton's own classes carry no types.
+InferenceRequest: TypeAlias = Any
+ResponseSender: TypeAlias = Any
+
+_FINAL: Final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+_CANCEL_CHECK_S: Final = 0.01
+"""Asking whether a request is cancelled is a message to the server and back, which every token need not wait for."""
+
+
+class TritonPythonModel:
+    """The model as Triton's Python backend calls it."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Read what is deployed, load the engine, and start the workers."""
+        parameters = json.loads(args["model_config"]).get("parameters", {})
+        folder = Path(args["model_repository"], args["model_version"])
+        try:
+            self._deployment = _read_deployment(parameters, folder)
+            settings = self._deployment.settings
+            tokenizer = Tokenizer.from_file(str(folder / settings.tokenizer_dir / "tokenizer.json"))
+            self._engine = LlmEngine(self._deployment.arguments)
+        except (OSError, SettingsError, LoadError) as error:
+            raise pb_utils.TritonModelException(str(error)) from error
+        self._vocabulary = Vocabulary(tokenizer)
+        self._penalties = self._deployment.applies_penalties(self._engine.version)
+        self._workers = ThreadPoolExecutor(settings.max_inflight, thread_name_prefix="decode")
+        self._free = threading.BoundedSemaphore(settings.max_inflight)
+        pb_utils.Logger.log_info(f"TensorRT-LLM {self._engine.version} serves up to {settings.max_inflight} requests")
+
+    def execute(self, requests: Sequence[InferenceRequest]) -> None:
+        """Hand each request to a worker, waiting for a free one, so that what waits does so in Triton's own queue."""
+        for request in requests:
+            self._free.acquire()
+            self._workers.submit(self._serve, request, _Reply(request.get_response_sender()))
+
+    def finalize(self) -> None:
+        """End the workers, then the engine; Triton unloads a model only when its requests are answered."""
+        self._workers.shutdown(wait=True)
+        self._engine.shutdown()
+
+    def _serve(self, request: InferenceRequest, reply: _Reply) -> None:
+        """Answer one request, whatever happens, with exactly one final response."""
+        try:
+            self._decode(request, reply)
+        except RequestError as error:
+            reply.fail(str(error), pb_utils.TritonError.INVALID_ARG)
+        except EngineFault as error:
+            reply.fail(str(error), pb_utils.TritonError.INTERNAL)
+        except Exception as error:  # noqa: BLE001 - a bug of ours must not leave the client waiting
+            pb_utils.Logger.log_error(traceback.format_exc())
+            reply.fail(f"the decoder failed: {error!r}", pb_utils.TritonError.INTERNAL)
+        finally:
+            self._free.release()
+
+    def _decode(self, request: InferenceRequest, reply: _Reply) -> None:
+        inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        asked = read_llm_request(inputs, self._deployment, penalties=self._penalties, fresh_seed=secrets.randbits(63))
+        wanted = set(request.requested_output_names())
+        run = LlmRun(asked, self._engine.starter(asked), self._engine.loop, reply.cancelled)
+        with contextlib.closing(run):
+            for response in respond(run, asked.decoding, self._vocabulary, _never):
+                counted = dataclasses.replace(response, statistics=run.statistics)
+                outputs = response_outputs(counted, num_input_tokens=asked.decoding.prompt_ids.size)
+                # The stub may not free a tensor before it is sent, and not one that nobody asked for: hence the named
+                # list, and only wanted tensors in it.
+                tensors = [pb_utils.Tensor(name, make()) for name, make in outputs.items() if name in wanted]
+                reply.send(pb_utils.InferenceResponse(tensors), final=response.final)
+
+
+class _Reply:
+    """The way back to one client: at most one final response, and whether anybody still waits for it."""
+
+    def __init__(self, sender: ResponseSender) -> None:
+        self._sender = sender
+        self._ended = False
+        self._asked_s = -math.inf
+
+    def send(self, response: Any, *, final: bool) -> None:  # noqa: ANN401 - Triton's own class
+        self._sender.send(response, flags=_FINAL if final else 0)
+        self._ended = final
+
+    def fail(self, message: str, code: int) -> None:
+        """Send an error as the final response, unless there has been one."""
+        if not self._ended:
+            self.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code)), final=True)
+
+    def cancelled(self) -> bool:
+        """Ask the server whether the request is cancelled, but not more often than is worth it."""
+        now_s = time.monotonic()
+        if now_s - self._asked_s < _CANCEL_CHECK_S:
+            return False
+        self._asked_s = now_s
+        return bool(self._sender.is_cancelled())
+
+
+def _read_deployment(parameters: Mapping[str, Mapping[str, str]], folder: Path) -> Deployment:
+    name = parameters.get("model_yaml", {"string_value": MODEL_YAML})["string_value"]
+    document = (folder / name).read_text(encoding="utf-8")
+    return read_deployment(parameters, document, folder.parents[1])
+
+
+def _never() -> bool:
+    """Say that nobody has gone: the run itself asks, also while it waits."""
+    return False
