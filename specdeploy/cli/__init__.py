@@ -31,7 +31,7 @@ COMMANDS: Final = {
     "build": "Make the engines; what the store holds already is not built again. `specdeploy plan` shows it before.",
     "engines": "List, show, verify, prune, remove and export the engines of the store.",
     "repo": "Write the Triton model repository from the configuration and the built engines, and lint it.",
-    "lint": "Lint a Triton model repository: REPOSITORY, or the one of the configuration.",
+    "lint": "Lint a Triton model repository: REPOSITORY, anybody's, or the one of the configuration.",
     "serve": "Serve the repository with a real tritonserver until Ctrl-C; ready when every model is.",
     "smoke": "Run the smoke test against the running deployment.",
     "load": "Measure speculation against control in interleaved pairs, over gRPC streaming.",

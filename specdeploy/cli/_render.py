@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from specdeploy.findings import Finding
     from specdeploy.pipeline.engines import Built
@@ -28,6 +28,40 @@ def findings(items: Iterable[Finding], *, err: bool = False) -> None:
         )
         if item.hint:
             click.echo(f"    -> {item.hint}", err=err)
+
+
+def github_annotations(items: Iterable[Finding], root: str) -> None:
+    """Print findings as workflow commands that GitHub shows beside the files of a change.
+
+    Args:
+        items: The findings; those of a place such as ``model/config.pbtxt:3`` are shown at that line.
+        root: Prefix of their files, as the repository that is checked out has them.
+    """
+    kinds = {"error": "error", "warning": "warning", "info": "notice"}
+    for item in items:
+        path, line = _place(item.where)
+        properties = {"file": f"{root}/{path}" if path else root, "line": line, "title": item.code}
+        listed = ",".join(f"{name}={_escaped(value, _IN_PROPERTIES)}" for name, value in properties.items() if value)
+        message = f"{item.message}\n{item.hint}" if item.hint else item.message
+        click.echo(f"::{kinds[item.severity]} {listed}::{_escaped(message, _IN_MESSAGES)}")
+
+
+# Source: github.com/actions/toolkit, packages/core/src/command.ts.
+_IN_MESSAGES: Final = {"%": "%25", "\r": "%0D", "\n": "%0A"}
+_IN_PROPERTIES: Final = {**_IN_MESSAGES, ":": "%3A", ",": "%2C"}
+
+
+def _escaped(text: str, escapes: Mapping[str, str]) -> str:
+    return "".join(escapes.get(character, character) for character in text)
+
+
+def _place(where: str) -> tuple[str, str]:
+    """Return file and line of a finding; a finding about several places is shown at the first."""
+    first = where.split(", ", maxsplit=1)[0]
+    path, colon, line = first.rpartition(":")
+    if not (colon and line.isdecimal()):
+        path, line = first, ""
+    return ("" if path == "." else path), line
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from specdeploy.errors import RepositoryError
 from specdeploy.system.files import OWNER_TAG
+from specdeploy.triton.lint.engine_dir import DOCUMENTS, EngineDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,26 +55,34 @@ def tokenizer_files(checkpoint: Path) -> dict[str, bytes]:
 def read_repository(path: Path) -> RepoTree:
     """Return a model repository on disk as a value; files over 64 MiB are there with no content.
 
+    A path that ends with ``/`` is an empty directory, which to Triton can be a version, or a model without anything.
+
     Raises:
         RepositoryError: *path* is no directory, or a file in it cannot be read.
     """
     if not path.is_dir():
         raise RepositoryError(f"{path} is not a directory", hint="write the repository with `specdeploy repo`")
     files = sorted(file for file in _files(path) if file.relative_to(path).as_posix() != OWNER_TAG)
-    return {file.relative_to(path).as_posix(): _read(file) for file in files}
+    empty = {f"{folder.relative_to(path).as_posix()}/": b"" for folder in _empty_folders(path)}
+    return {file.relative_to(path).as_posix(): _read(file) for file in files} | empty
 
 
-def engine_listing(repository: Path) -> Callable[[str], frozenset[str] | None]:
-    """Return a function from an engine path in config.pbtxt to the names of the directory's non-empty files.
+def engine_listing(repository: Path) -> Callable[[str], EngineDirectory | None]:
+    """Return a function from an engine path in config.pbtxt to what lies there: sizes, and the small documents.
 
     The function gives None where there is no such directory. A relative path starts at the root of *repository*.
     """
 
-    def listing(engine: str) -> frozenset[str] | None:
+    def listing(engine: str) -> EngineDirectory | None:
         directory = repository / engine
+        if not repository.exists():  # not published yet: there is nothing that ".." could go through
+            directory = Path(os.path.normpath(directory))
         if not directory.is_dir():
             return None
-        return frozenset(file.name for file in directory.iterdir() if file.is_file() and file.stat().st_size)
+        sizes = {file.relative_to(directory).as_posix(): _size(file) for file in _files(directory)}
+        return EngineDirectory(
+            sizes=sizes, documents={name: _read(directory / name) for name in DOCUMENTS if name in sizes}
+        )
 
     return listing
 
@@ -95,6 +104,23 @@ def _files(root: Path) -> Iterator[Path]:
     for folder, subfolders, names in os.walk(root, followlinks=True):
         subfolders[:] = [name for name in subfolders if name not in _IGNORED_DIRS]
         yield from (Path(folder, name) for name in names)
+
+
+def _empty_folders(root: Path) -> Iterator[Path]:
+    """Yield directories with nothing in them, and at the top those that are not looked into: Triton looks there."""
+    for folder, subfolders, names in os.walk(root, followlinks=True):
+        if Path(folder) == root:
+            yield from (root / name for name in subfolders if name in _IGNORED_DIRS)
+        elif not subfolders and not names:
+            yield Path(folder)
+        subfolders[:] = [name for name in subfolders if name not in _IGNORED_DIRS]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise RepositoryError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _read(path: Path) -> bytes:

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
-from specdeploy.triton.lint.loaded import Model, Repository, error
+from specdeploy.triton.lint.loaded import Model, Repository, error, set_parameters, warning
 from specdeploy.triton.repository import names
 
 if TYPE_CHECKING:
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from specdeploy.triton.pbtxt import ModelConfig
 
 _MODEL_CLASS: Final = "TritonPythonModel"
+_ENVIRONMENT: Final = "EXECUTION_ENV_PATH"
+# Triton's word for the model's own directory.
+_HERE: Final = "$$TRITON_MODEL_DIRECTORY/"
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model")
 _TEXT: Final = (".pbtxt", ".py", ".yaml", ".yml", ".json", ".txt", ".env", ".sh")
 # Public shapes of access tokens and keys. A vocabulary may hold any string, so tokenizer folders are not searched.
@@ -39,6 +42,37 @@ def python_files(repository: Repository) -> Iterator[Finding]:
                 yield from _compiles(f"{model.directory}/{path}", data)
         if model.config is not None and model.config.backend == "python":
             yield from _entry_points(model, model.config)
+
+
+def called_models(repository: Repository) -> Iterator[Finding]:
+    """Models that the code of another calls by a name that is written there exist."""
+    for model in repository.models.values():
+        for path, data in model.files.items():
+            if not path.endswith(".py") or b"InferenceRequest" not in data:
+                continue
+            for name, line in _called(data):
+                if name not in repository.models:
+                    yield warning(
+                        "bls.unknown-call",
+                        f"it calls the model {name!r}, which is not in the repository",
+                        where=f"{model.directory}/{path}:{line}",
+                        hint=f"one of {', '.join(sorted(repository.models))}, or one that another repository has",
+                    )
+
+
+def environments(repository: Repository) -> Iterator[Finding]:
+    """A Python environment that a model brings with it is there; one elsewhere cannot be seen."""
+    for name, config in repository.configs().items():
+        value = set_parameters(config).get(_ENVIRONMENT, "")
+        model = repository.models[name]
+        path = value.removeprefix(_HERE).rstrip("/")
+        if value.startswith(_HERE) and not any(f == path or f.startswith(f"{path}/") for f in model.files):
+            yield error(
+                "python.environment",
+                f"{_ENVIRONMENT} is {value!r}, and {name} has no {path}",
+                where=model.at(_ENVIRONMENT),
+                hint="put the environment there, or leave the parameter out",
+            )
 
 
 def tokenizers(repository: Repository) -> Iterator[Finding]:
@@ -84,9 +118,9 @@ def _compiles(path: str, data: bytes) -> Iterator[Finding]:
     try:
         ast.parse(data)
     except SyntaxError as problem:
-        yield error("python.syntax", str(problem.msg), where=f"{path}:{problem.lineno or 1}")
+        yield error("python.syntax", str(problem.msg), where=f"{path}:{problem.lineno or 1}", hint="mend the line")
     except ValueError as problem:  # null bytes, or not the encoding that it declares
-        yield error("python.syntax", str(problem), where=path)
+        yield error("python.syntax", str(problem), where=path, hint="it is not Python source")
 
 
 def _entry_points(model: Model, config: ModelConfig) -> Iterator[Finding]:
@@ -95,18 +129,51 @@ def _entry_points(model: Model, config: ModelConfig) -> Iterator[Finding]:
         path = f"{version}/{file}"
         where = f"{model.directory}/{path}"
         if path not in model.files:
-            yield error("python.missing", f"the python backend loads {path}, which is not there", where=where)
-        elif not _defines_model(model.files[path]):
-            yield error("python.no-class", f"defines no class {_MODEL_CLASS}", where=where)
+            yield error(
+                "python.missing",
+                f"the python backend loads {path}, which is not there",
+                where=where,
+                hint="put the model's code there, or name its file in default_model_filename",
+            )
+            continue
+        body = _body(model.files[path])
+        if body is not None and not any(_binds(node) for node in body):
+            yield error(
+                "python.no-class", f"defines no class {_MODEL_CLASS}", where=where, hint=f"class {_MODEL_CLASS}:"
+            )
+        elif body is not None and any(_lacks_execute(node) for node in body):
+            yield error(
+                "python.no-execute",
+                f"{_MODEL_CLASS} has no method execute; Triton loads it, and every request fails",
+                where=where,
+                hint="def execute(self, requests):",
+            )
 
 
-def _defines_model(data: bytes) -> bool:
-    """Say whether the module binds the class that Triton looks for; True when it does not even compile."""
+def _called(data: bytes) -> Iterator[tuple[str, int]]:
+    """Yield the names of models, as they stand in calls of ``InferenceRequest``, and their lines."""
+    for statement in _body(data) or ():
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("InferenceRequest"):
+                for keyword in node.keywords:
+                    value = keyword.value
+                    if keyword.arg == "model_name" and isinstance(value, ast.Constant) and isinstance(value.value, str):
+                        yield value.value, value.lineno
+
+
+def _body(data: bytes) -> list[ast.stmt] | None:
+    """Return the module's statements; None when it does not compile, which is a finding of its own."""
     try:
-        body = ast.parse(data).body
+        return ast.parse(data).body
     except (SyntaxError, ValueError):
-        return True
-    return any(_binds(node) for node in body)
+        return None
+
+
+def _lacks_execute(node: ast.stmt) -> bool:
+    """Say whether this is the model's class, without bases to inherit from, and without anything called execute."""
+    if not (isinstance(node, ast.ClassDef) and node.name == _MODEL_CLASS) or node.bases or node.decorator_list:
+        return False
+    return not any("execute" in ast.unparse(item) for item in node.body)
 
 
 def _binds(node: ast.stmt) -> bool:

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import re
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from specdeploy.triton.lint.loaded import Model, Repository, error, line_of, warning
+from specdeploy.triton.lint.loaded import ENGINE_BACKEND, Model, Repository, error, warning
+from specdeploy.triton.pbtxt import parse_message
 from specdeploy.triton.repository import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from specdeploy.findings import Finding
-    from specdeploy.triton.pbtxt import ModelConfig, Tensor
+    from specdeploy.triton.pbtxt import ModelConfig
 
 _PLACEHOLDER: Final = re.compile(r"\$\{\w*\}?")
+# A string, in which a # is no comment; or a comment.
+_QUOTED_OR_COMMENT: Final = re.compile(r"\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?|#.*")
 _FILLED_IN: Final = (".pbtxt", ".yaml", ".yml")
 _REWRITE: Final = "write the repository again with `specdeploy repo`"
+# Backends that ship with Triton's images. Others may exist; one that is all but spelled like these does not.
+_BACKENDS: Final = (
+    "python",
+    ENGINE_BACKEND,
+    "tensorrt",
+    "onnxruntime",
+    "pytorch",
+    "tensorflow",
+    "openvino",
+    "dali",
+    "fil",
+    "identity",
+    "repeat",
+    "square",
+    "vllm",
+)
+_NEARLY: Final = 0.75
 
 
 def has_models(repository: Repository) -> Iterator[Finding]:
@@ -30,12 +50,15 @@ def has_models(repository: Repository) -> Iterator[Finding]:
 def placeholders(repository: Repository) -> Iterator[Finding]:
     """``${...}`` in a number stops Triton; in a string it is silently taken for "not set"."""
     for path, data in repository.tree.items():
-        if not path.endswith(_FILLED_IN):
+        if not path.endswith(_FILLED_IN) or b"${" not in data:
             continue
         for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), 1):
-            for found in _PLACEHOLDER.findall(line.split("#")[0]):
+            for found in _PLACEHOLDER.findall(_without_comment(line)):
                 yield error(
-                    "repo.placeholder", f"{found} was not filled in", where=f"{path}:{number}", hint="give it a value"
+                    "repo.placeholder",
+                    f"{found} was not filled in",
+                    where=f"{path}:{number}",
+                    hint='give it a value; in a string, "" is not set',
                 )
 
 
@@ -45,33 +68,42 @@ def configurations(repository: Repository) -> Iterator[Finding]:
         yield from _file(model)
         if model.config is not None:
             yield from _names(model, model.config)
-            yield from _tensors(model, model.config)
-        if not model.versions:
+            yield from _backend(model, model.config)
+            yield from _batches(model, model.config)
+        if not model.versions and model.text is not None:
             yield error(
                 "repo.version-missing",
                 f"{model.directory} has no version directory such as 1/",
                 where=model.directory,
                 hint=f"make {model.directory}/1, with a file in it so that it is kept",
             )
+        elif model.config is not None:
+            yield from _version_policy(model)
 
 
 def manifest(repository: Repository) -> Iterator[Finding]:
     """Files that ``specdeploy.json`` lists are there, and as they were written."""
     if names.MANIFEST in repository.tree and repository.manifest is None:
         yield error("repo.manifest-unreadable", "not a JSON object", where=names.MANIFEST, hint=_REWRITE)
-    listed = (repository.manifest or {}).get("files", {})
-    for path, facts in listed.items():
+    for path, facts in repository.section("files").items():
         data = repository.tree.get(path)
         if data is None:
             yield error("repo.file-missing", f"{path} is listed in {names.MANIFEST}", where=path, hint=_REWRITE)
-        elif hashlib.sha256(data).hexdigest() != facts.get("sha256"):
+        elif isinstance(facts, dict) and hashlib.sha256(data).hexdigest() != facts.get("sha256"):
             yield warning("repo.file-changed", "edited since the repository was written", where=path, hint=_REWRITE)
+
+
+def _without_comment(line: str) -> str:
+    return _QUOTED_OR_COMMENT.sub(lambda found: "" if found[0].startswith("#") else found[0], line)
 
 
 def _file(model: Model) -> Iterator[Finding]:
     if model.text is None:
         yield error(
-            "repo.config-missing", f"{model.directory} has no {names.CONFIG}", where=model.directory, hint=_REWRITE
+            "repo.config-missing",
+            f"{model.directory} has no {names.CONFIG}",
+            where=model.directory,
+            hint=f"Triton takes every directory for a model: write {model.where}, or move the directory out",
         )
     elif model.error is not None and not _caused_by_placeholder(model):
         line = f":{model.error.line}" if model.error.line else ""
@@ -91,54 +123,70 @@ def _names(model: Model, config: ModelConfig) -> Iterator[Finding]:
         yield error(
             "repo.name-differs",
             f"the configuration is named {config.name!r}, its directory {model.directory!r}",
-            where=_at(model, "name"),
+            where=model.at("name"),
             hint="name it as its directory",
         )
-    if not config.backend and not config.platform:
+
+
+def _backend(model: Model, config: ModelConfig) -> Iterator[Finding]:
+    if config.steps and config.platform != "ensemble":
+        yield error(
+            "ensemble.platform",
+            f"it has ensemble_scheduling, and its platform is {config.platform!r}",
+            where=model.at("ensemble_scheduling"),
+            hint='platform: "ensemble", and no backend',
+        )
+    elif not config.backend and not config.platform:
         # Triton guesses the python backend from the file's name, and gives up where there is none.
         guess = any(path.endswith("/model.py") for path in model.files)
         yield (warning if guess else error)(
             "repo.backend-missing", "neither backend nor platform is set", where=model.where, hint='backend: "python"'
         )
+    elif config.backend and config.backend not in _BACKENDS:
+        for nearest in difflib.get_close_matches(config.backend, _BACKENDS, n=1, cutoff=_NEARLY):
+            yield error(
+                "repo.backend-unknown",
+                f"there is no backend {config.backend!r}",
+                where=model.at("backend"),
+                hint=f'backend: "{nearest}"',
+            )
+    elif not config.backend and config.platform in _BACKENDS:
+        yield error(
+            "repo.backend-unknown",
+            f"{config.platform!r} is a backend, and no platform",
+            where=model.at("platform"),
+            hint=f'backend: "{config.platform}"',
+        )
+
+
+def _batches(model: Model, config: ModelConfig) -> Iterator[Finding]:
     if config.max_batch_size < 0:
         yield error(
             "repo.batch-size",
             f"max_batch_size is {config.max_batch_size}",
-            where=_at(model, "max_batch_size"),
+            where=model.at("max_batch_size"),
             hint="0 or more",
         )
+    if "preferred_batch_size" in (model.text or ""):
+        preferred = list(parse_message(model.text or "").dynamic_batching.preferred_batch_size)
+        # Without batches Triton leaves the dynamic batcher out.
+        if config.max_batch_size > 0 and any(not 0 < size <= config.max_batch_size for size in preferred):
+            yield error(
+                "repo.preferred-batch",
+                f"preferred_batch_size is {preferred}, and max_batch_size {config.max_batch_size}",
+                where=model.at("preferred_batch_size"),
+                hint="from 1 to max_batch_size",
+            )
 
 
-def _tensors(model: Model, config: ModelConfig) -> Iterator[Finding]:
-    for kind, tensors in (("input", config.inputs), ("output", config.outputs)):
-        for tensor in tensors:
-            yield from _tensor(model, kind, tensor)
-        for name, count in Counter(tensor.name for tensor in tensors).items():
-            if count > 1:
-                yield warning(
-                    "tensor.duplicate",
-                    f"{kind} {name} is declared {count} times",
-                    where=_at(model, f'"{name}"'),
-                    hint="declare it once",
-                )
-
-
-def _tensor(model: Model, kind: str, tensor: Tensor) -> Iterator[Finding]:
-    where = _at(model, f'"{tensor.name}"')
-    if not tensor.name:
-        yield error("tensor.name-missing", f"an {kind} has no name", where=model.where)
-    if tensor.data_type == "TYPE_INVALID":
-        yield error("tensor.type-missing", f"{kind} {tensor.name} has no data_type", where=where)
-    if not tensor.dims or any(size == 0 or size < -1 for size in tensor.dims):
+def _version_policy(model: Model) -> Iterator[Finding]:
+    if "version_policy" not in (model.text or ""):
+        return
+    wanted = list(parse_message(model.text or "").version_policy.specific.versions)
+    if wanted and not {str(version) for version in wanted} & set(model.versions):
         yield error(
-            "tensor.dims",
-            f"{kind} {tensor.name} has dims {list(tensor.dims)}",
-            where=where,
-            hint="at least one dimension, each positive, or -1 for any length",
+            "repo.version-policy",
+            f"version_policy asks for {wanted}, and the directory has {', '.join(model.versions)}",
+            where=model.at("version_policy"),
+            hint="name a version that is there, or leave version_policy out",
         )
-
-
-def _at(model: Model, needle: str) -> str:
-    """Return the place of *needle* in the model's configuration."""
-    line = line_of(model.text or "", needle)
-    return f"{model.where}:{line}" if line else model.where

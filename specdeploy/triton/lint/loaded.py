@@ -1,4 +1,4 @@
-"""A repository as the checks see it: parsed where it parses, with every model's files at hand.
+"""A repository as the checks see it: parsed where it parses, with every model's files and every engine at hand.
 
 Knows how to look things up and how to word where something is. Judges nothing.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from specdeploy.findings import Finding
+from specdeploy.triton.lint.engine_dir import EngineConfig, EngineDirectory, read_config
 from specdeploy.triton.pbtxt import ModelConfig, PbtxtError, parse
 from specdeploy.triton.repository import names
 
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
 
     from specdeploy.triton.repository import RepoTree
 
-    EngineListing: TypeAlias = Callable[[str], frozenset[str] | None]
+    EngineListing: TypeAlias = Callable[[str], EngineDirectory | None]
+
+#: NVIDIA's backend for engines, and ours that stands in for it on a CPU.
+ENGINE_BACKEND: Final = "tensorrtllm"
+#: What a placeholder of NVIDIA's templates begins with; in a string it counts as "not set".
+PLACEHOLDER: Final = "${"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,9 +52,48 @@ class Model:
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """Version directories: those with a positive number for a name."""
+        """Version directories as Triton takes them: a positive number without leading zeros."""
         folders = {path.split("/")[0] for path in self.files if "/" in path}
-        return tuple(sorted(folder for folder in folders if folder.isdecimal() and int(folder) > 0))
+        return tuple(
+            sorted(name for name in folders if name.isascii() and name.isdecimal() and not name.startswith("0"))
+        )
+
+    def at(self, needle: str) -> str:
+        """Return the place of *needle* in the configuration: file and line, or the file alone."""
+        line = line_of(self.text or "", needle)
+        return f"{self.where}:{line}" if line else self.where
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Engine:
+    """A model that serves an engine.
+
+    Args:
+        model: The model.
+        parameters: Its string parameters that are set: not empty, and no ``${placeholder}``.
+        path: ``gpt_model_path``; empty when it is not set.
+        directory: What lies there; None when there is no such directory, or nobody looked.
+        config: What the engine says it is; None when that cannot be read.
+    """
+
+    model: Model
+    parameters: Mapping[str, str]
+    path: str
+    directory: EngineDirectory | None
+    config: EngineConfig | None
+
+    @property
+    def name(self) -> str:
+        """The model's directory."""
+        return self.model.directory
+
+    def at(self, parameter: str) -> str:
+        """Return where *parameter* is set."""
+        return self.model.at(f'"{parameter}"')
+
+    def said(self) -> EngineConfig:
+        """Return what the engine says it is; nothing at all when that cannot be read."""
+        return self.config or EngineConfig()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,20 +104,27 @@ class Repository:
         tree: The files.
         models: Directory -> model.
         manifest: What ``specdeploy.json`` says; None when there is none, or it is no JSON object.
-        engine_files: Engine path -> names of its non-empty files, None for no such directory; None: do not look.
+        engines: Directory -> the models of NVIDIA's backend or its stand-in.
+        engines_seen: Whether engine directories were looked at.
     """
 
     tree: RepoTree
     models: Mapping[str, Model]
     manifest: Mapping[str, Any] | None
-    engine_files: EngineListing | None
+    engines: Mapping[str, Engine]
+    engines_seen: bool
 
     def configs(self) -> Mapping[str, ModelConfig]:
         """Return the configurations that parse, by directory."""
         return {name: model.config for name, model in self.models.items() if model.config is not None}
 
+    def section(self, name: str) -> Mapping[str, Any]:
+        """Return an object of ``specdeploy.json``; an empty one when there is none."""
+        value = (self.manifest or {}).get(name)
+        return value if isinstance(value, dict) else {}
 
-def load(tree: RepoTree, engine_files: EngineListing | None) -> Repository:
+
+def load(tree: RepoTree, engine_at: EngineListing | None) -> Repository:
     """Parse what there is to parse."""
     grouped: dict[str, dict[str, bytes]] = {}
     for path, data in sorted(tree.items()):
@@ -80,7 +132,19 @@ def load(tree: RepoTree, engine_files: EngineListing | None) -> Repository:
         if slash:
             grouped.setdefault(directory, {})[rest] = data
     models = {directory: _model(directory, files) for directory, files in grouped.items()}
-    return Repository(tree=tree, models=models, manifest=_manifest(tree), engine_files=engine_files)
+    return Repository(
+        tree=tree,
+        models=models,
+        manifest=_manifest(tree),
+        engines={name: engine for name, model in models.items() if (engine := _engine(model, engine_at))},
+        engines_seen=engine_at is not None,
+    )
+
+
+def set_parameters(config: ModelConfig) -> Mapping[str, str]:
+    """Return the parameters that count: an empty one, or one that is an unfilled placeholder, is not set."""
+    stripped = {key: value.strip() for key, value in config.parameters.items()}
+    return {key: value for key, value in stripped.items() if value and PLACEHOLDER not in value}
 
 
 def error(code: str, message: str, *, where: str, hint: str = "") -> Finding:
@@ -91,6 +155,11 @@ def error(code: str, message: str, *, where: str, hint: str = "") -> Finding:
 def warning(code: str, message: str, *, where: str, hint: str = "") -> Finding:
     """Return a finding that Triton lives with."""
     return Finding(severity="warning", code=code, message=message, hint=hint, where=where)
+
+
+def info(code: str, message: str, *, where: str, hint: str = "") -> Finding:
+    """Return a finding that is good to know, about what works as it is."""
+    return Finding(severity="info", code=code, message=message, hint=hint, where=where)
 
 
 def line_of(text: str, needle: str) -> int | None:
@@ -110,9 +179,25 @@ def _model(directory: str, files: Mapping[str, bytes]) -> Model:
     return Model(directory=directory, config=config, text=text, error=failure, files=files)
 
 
+def _engine(model: Model, engine_at: EngineListing | None) -> Engine | None:
+    config = model.config
+    if config is None or config.backend != ENGINE_BACKEND:
+        return None
+    parameters = set_parameters(config)
+    path = parameters.get("gpt_model_path", "")
+    directory = engine_at(path) if engine_at is not None and path else None
+    return Engine(
+        model=model,
+        parameters=parameters,
+        path=path,
+        directory=directory,
+        config=None if directory is None else read_config(directory),
+    )
+
+
 def _manifest(tree: RepoTree) -> Mapping[str, Any] | None:
     try:
         document = json.loads(tree.get(names.MANIFEST, b""))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None

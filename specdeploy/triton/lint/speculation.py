@@ -1,214 +1,242 @@
-"""Checks of the draft-target deployment: engines, decoder parameters, and what must agree between them."""
+"""Checks of speculation: what a caller asks of its engines, and what an engine that drafts by itself needs.
+
+The formulae and limits are those of TensorRT-LLM's builder and backend; see ``specdeploy.engine.tensorrt_llm.methods``.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
-from specdeploy.triton.lint.loaded import Repository, error, warning
+from specdeploy.engine.tensorrt_llm.methods import MODE_NAMES, NO_SPECULATION, lookahead_draft_len
+from specdeploy.triton.lint.callers import Caller, callers
+from specdeploy.triton.lint.loaded import Engine, Repository, error, warning
 from specdeploy.triton.repository import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from specdeploy.findings import Finding
-    from specdeploy.triton.pbtxt import ModelConfig
 
-_BACKEND: Final = "tensorrtllm"
-_REFERENCES: Final = ("tensorrt_llm_model_name", "tensorrt_llm_draft_model_name")
-# What makes an engine directory complete: a CPU engine of ours, or TensorRT-LLM's.
-_COMPLETE: Final = (frozenset({"genai_config.json", "model.onnx"}), frozenset({"config.json", "rank0.engine"}))
-# Decoder parameter -> the least value that makes sense.
-_COUNTS: Final = {"num_draft_tokens": 0, "max_inflight": 1, "max_seq_len": 2, "control_slice_tokens": 1}
-_FLAGS: Final = ("use_draft_logits", "exclude_input_in_output")
-# TensorRT-LLM takes this fraction of the free memory when nothing is said.
-_DEFAULT_KV_FRACTION: Final = "0.9"
-
-
-def references(repository: Repository) -> Iterator[Finding]:
-    """Models that parameters name exist: a BLS model finds out only at its first request."""
-    for name, config in repository.configs().items():
-        for key in _REFERENCES:
-            value = config.parameters.get(key, "")
-            if value and "${" not in value and value not in repository.models:
-                yield error(
-                    "bls.unknown-model",
-                    f"{key} is {value!r}, which is not in the repository",
-                    where=repository.models[name].where,
-                    hint=f"one of {', '.join(sorted(repository.models))}",
-                )
+_EXTERNAL: Final = MODE_NAMES["DRAFT_TOKENS_EXTERNAL"]
+# decoding_mode of the backend -> speculative mode of the engine.
+_DECODING_MODES: Final = {
+    "medusa": MODE_NAMES["MEDUSA"],
+    "lookahead": MODE_NAMES["LOOKAHEAD_DECODING"],
+    "redrafter": MODE_NAMES["EXPLICIT_DRAFT_TOKENS"],
+    "eagle": MODE_NAMES["EAGLE"],
+}
+_LOOKAHEAD: Final = ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")
+_CHOICES: Final = ("medusa_choices", "eagle_choices")
+_PATH: Final = re.compile(r"\{\s*(\d+(?:\s*,\s*\d+)*)\s*\}")
 
 
-def engines(repository: Repository) -> Iterator[Finding]:
-    """Engines are where the configuration says, complete, and set up to verify drafts."""
-    verifying = _referenced(repository)
-    for name, config in repository.configs().items():
-        if config.backend == _BACKEND:
-            where = repository.models[name].where
-            yield from _engine_files(repository, config, where)
-            if name in verifying:
-                yield from _engine_parameters(config, where)
-    yield from _memory(repository, verifying)
+def targets_and_drafts(repository: Repository) -> Iterator[Finding]:
+    """The engines that a caller drafts with are set up for it."""
+    seen: set[str] = set()
+    for caller in callers(repository):
+        pair = [repository.engines.get(name) for name in dict.fromkeys((caller.target, caller.draft))]
+        if not caller.sends_drafts:
+            continue
+        for engine in pair:
+            if engine is not None and engine.name not in seen:
+                seen.add(engine.name)
+                yield from _called_in_rounds(caller, engine)
+        target, draft = repository.engines.get(caller.target), repository.engines.get(caller.draft)
+        if target is not None:
+            yield from _verifies(caller, target)
+        if target is not None and draft is not None and target is not draft:
+            yield from _pair(caller, target, draft)
 
 
-def decoder(repository: Repository) -> Iterator[Finding]:
-    """The decoder's parameters make sense, by themselves and against the engines."""
-    config = repository.configs().get(names.DECODER)
-    if config is None:
-        return
-    where = repository.models[names.DECODER].where
-    wrong = [*_counts(config, where), *_flags(config, where)]
-    yield from wrong
-    if not config.decoupled:
-        yield error("decoder.not-decoupled", "the decoder streams, so it must be decoupled", where=where)
-    if not wrong:
-        yield from _lengths(config, where)
-        yield from _against_engines(repository, config, where)
+def built_in(repository: Repository) -> Iterator[Finding]:
+    """An engine that drafts by itself was built for the method that its model asks for."""
+    for engine in repository.engines.values():
+        yield from _decoding_mode(engine)
+        yield from _lookahead(engine)
+        for key in _CHOICES:
+            if key in engine.parameters:
+                yield from _choices(engine, key)
 
 
 def vocabularies(repository: Repository) -> Iterator[Finding]:
-    """Target and draft name the same tokens: their engines' vocabularies have one size."""
-    facts = (repository.manifest or {}).get("engines", {})
-    sizes = {role: facts.get(role, {}).get("vocab_size") for role in names.ENGINE_MODELS}
-    if None in sizes.values() or len(set(sizes.values())) == 1:
-        return
-    yield error(
-        "engine.vocabulary-differs",
-        f"the target's engine has {sizes['target']} tokens, the draft's {sizes['draft']}",
-        where=names.MANIFEST,
-        hint="use a draft of the same family; `specdeploy check` compares the two",
-    )
-
-
-def engine_limits(repository: Repository) -> Iterator[Finding]:
-    """The engines were built for sequences as long as the decoder lets in."""
-    document = repository.manifest or {}
-    wanted = document.get("defaults", {}).get("max_seq_len")
-    for role, facts in document.get("engines", {}).items():
-        built = facts.get("max_seq_len")
-        if wanted is not None and built is not None and wanted > built:
-            yield error(
-                "engine.too-short",
-                f"requests may be {wanted} tokens long, and the {role}'s engine holds {built}",
-                where=names.MANIFEST,
-                hint="lower build.max_seq_len, or build the engine for longer sequences",
-            )
-
-
-def _referenced(repository: Repository) -> dict[str, str]:
-    """Return the engines that a decoder with a draft uses: model -> the parameter that names it."""
-    pairs = [config.parameters for config in repository.configs().values() if config.parameters.get(_REFERENCES[1])]
-    return {parameters[key]: key for parameters in pairs for key in _REFERENCES if key in parameters}
-
-
-def _engine_files(repository: Repository, config: ModelConfig, where: str) -> Iterator[Finding]:
-    path = config.parameters.get("gpt_model_path", "")
-    if not path:
-        yield error("engine.path-missing", "gpt_model_path is not set", where=where)
-        return
-    if repository.engine_files is None or "${" in path:
-        return
-    files = repository.engine_files(path)
-    build = "build it with `specdeploy build`, then write the repository again"
-    if files is None:
-        yield error("engine.missing", f"gpt_model_path is {path!r}: no such directory", where=where, hint=build)
-    elif not any(needed <= files for needed in _COMPLETE):
-        listed = ", ".join(sorted(files)) or "nothing"
+    """Where the draft's logits go to the target unless a request says otherwise, both are equally wide."""
+    facts = repository.section("engines")
+    if all(engine.said().vocab_size is not None for engine in repository.engines.values()):
+        return  # the engines themselves were compared
+    sizes = [facts[role].get("vocab_size") for role in names.ENGINE_MODELS if isinstance(facts.get(role), dict)]
+    sends = repository.section("defaults").get("use_draft_logits")
+    if sends is True and len(sizes) == len(names.ENGINE_MODELS) and None not in sizes and sizes[0] != sizes[1]:
         yield error(
-            "engine.incomplete", f"{path!r} is not a complete engine; it holds {listed}", where=where, hint=build
+            "engine.vocabulary-differs",
+            f"the target's engine has {sizes[0]} tokens, the draft's {sizes[1]}, and use_draft_logits is on",
+            where=names.MANIFEST,
+            hint="set use_draft_logits to false, or use a draft of the same family",
         )
 
 
-def _engine_parameters(config: ModelConfig, where: str) -> Iterator[Finding]:
-    if config.decoupled:
+def _called_in_rounds(caller: Caller, engine: Engine) -> Iterator[Finding]:
+    config = engine.model.config
+    if config is not None and config.decoupled:
         yield error(
             "engine.decoupled",
             "the decoder calls this engine for one answer at a time, so it must not be decoupled",
-            where=where,
+            where=engine.model.at("decoupled"),
+            hint="leave model_transaction_policy out",
         )
-    reuse = config.parameters.get("enable_kv_cache_reuse", "")
+    reuse = engine.parameters.get("enable_kv_cache_reuse", "")
     if reuse.lower() not in {"true", "1"}:
         yield error(
             "engine.kv-reuse",
             f"enable_kv_cache_reuse is {reuse!r}: every round would compute the whole text again",
-            where=where,
+            where=engine.at("enable_kv_cache_reuse"),
             hint='set it to "true"',
         )
-    if config.parameters.get("exclude_input_in_output", "").lower() == "true":
+    # Our decoder asks for what it needs, request by request.
+    if engine.parameters.get("exclude_input_in_output", "").lower() in {"true", "1"} and not caller.ours:
         yield error(
             "engine.exclude-input",
-            'exclude_input_in_output is "true": decoders that cut the prompt off themselves then see no draft',
-            where=where,
+            f'exclude_input_in_output is "true", and {caller.model.directory} cuts the prompt off itself: it sees no '
+            "draft",
+            where=engine.at("exclude_input_in_output"),
             hint='set it to "false"',
         )
+    yield from _reuses(engine)
 
 
-def _memory(repository: Repository, engines: Mapping[str, str]) -> Iterator[Finding]:
-    """Two engines that each want most of the memory: which one starves depends on who loads first."""
-    configs = repository.configs()
-    shares = {
-        name: configs[name].parameters.get("kv_cache_free_gpu_mem_fraction") or _DEFAULT_KV_FRACTION
-        for name in engines
-        if name in configs and not configs[name].parameters.get("gpu_device_ids")
-    }
-    values = [value for value in map(_number, shares.values()) if value is not None]
-    if len(values) > 1 and sum(values) >= 1:
-        yield warning(
-            "engine.kv-fractions",
-            f"the engines take {' and '.join(shares.values())} of the memory that is free when each of them loads",
-            where=", ".join(shares),
-            hint="kv_cache_free_gpu_mem_fraction: together below 1",
-        )
-
-
-def _counts(config: ModelConfig, where: str) -> Iterator[Finding]:
-    for key, least in _COUNTS.items():
-        value = config.parameters.get(key)
-        if value is not None and not (value.isascii() and value.isdecimal() and int(value) >= least):
-            yield error("decoder.parameter", f"{key} is {value!r}", where=where, hint=f"a whole number from {least} up")
-
-
-def _flags(config: ModelConfig, where: str) -> Iterator[Finding]:
-    for key in _FLAGS:
-        value = config.parameters.get(key)
-        if value is not None and value not in {"true", "false"}:
-            yield error("decoder.parameter", f"{key} is {value!r}", where=where, hint='"true" or "false"')
-
-
-def _lengths(config: ModelConfig, where: str) -> Iterator[Finding]:
-    drafts, longest = (int(config.parameters.get(key, -1)) for key in ("num_draft_tokens", "max_seq_len"))
-    if longest >= 0 and drafts + 1 >= longest:
+def _reuses(engine: Engine) -> Iterator[Finding]:
+    """Yield why KV-cache blocks are not used again whatever the parameter says; the builder does this in silence."""
+    said = engine.said()
+    off = "paged context attention is off" if said.paged_context_fmha is False else ""
+    if said.kv_cache_type not in {None, "paged"}:
+        off = f"its KV cache is {said.kv_cache_type}, not paged"
+    if off:
         yield error(
-            "decoder.drafts-too-long",
-            f"num_draft_tokens is {drafts}; with a prompt and the verified token they do not fit max_seq_len {longest}",
-            where=where,
+            "engine.no-reuse",
+            f"{off} in the engine of {engine.name}, so KV-cache blocks are not used again, which every round needs",
+            where=engine.at("gpt_model_path"),
+            hint="build with --use_paged_context_fmha=enable; INT8 KV caches turn it off",
         )
 
 
-def _against_engines(repository: Repository, config: ModelConfig, where: str) -> Iterator[Finding]:
-    for key in _REFERENCES:
-        name = config.parameters.get(key, "")
-        engine = repository.configs().get(name)
-        if engine is None:
-            continue
-        longest = _number(engine.parameters.get("specdeploy_max_seq_len"))
-        if longest is not None and int(config.parameters.get("max_seq_len", 0)) > longest:
+def _verifies(caller: Caller, target: Engine) -> Iterator[Finding]:
+    said = target.said()
+    if said.mode is not None and said.mode != _EXTERNAL:
+        yield error(
+            "engine.mode",
+            f"{caller.model.directory} sends draft tokens to {target.name}, whose engine was built for "
+            f"{_mode(said.mode)}",
+            where=target.at("gpt_model_path"),
+            hint="build the target with --speculative_decoding_mode=draft_tokens_external",
+        )
+    elif said.max_draft_len is not None and said.max_draft_len < (caller.drafts or 1):
+        yield error(
+            "engine.draft-length",
+            f"{caller.model.directory} sends up to {caller.drafts or 1} draft tokens, and the engine of {target.name} "
+            f"takes {said.max_draft_len}",
+            where=target.at("gpt_model_path"),
+            hint=f"build the target with --max_draft_len={caller.drafts or 1} or more, or draft less",
+        )
+
+
+def _pair(caller: Caller, target: Engine, draft: Engine) -> Iterator[Finding]:
+    if draft.said().mode == _EXTERNAL:
+        yield warning(
+            "engine.mode",
+            f"the engine of {draft.name} takes draft tokens, and nobody sends a draft any: such an engine may end a "
+            "request after one step",
+            where=draft.at("gpt_model_path"),
+            hint="build the draft without --speculative_decoding_mode",
+        )
+    if target.path and target.path == draft.path:
+        yield warning(
+            "engine.same",
+            f"target and draft both load {target.path!r}: drafting costs what it saves",
+            where=draft.at("gpt_model_path"),
+            hint="name the draft's engine",
+        )
+    widths = (target.said().logits_width, draft.said().logits_width)
+    if caller.sends_logits and None not in widths and widths[0] != widths[1]:
+        yield error(
+            "engine.vocabulary-differs",
+            f"the logits of {draft.name} are {widths[1]} wide and those of {target.name} {widths[0]}",
+            where=caller.at("use_draft_logits"),
+            hint="set use_draft_logits to false, or use a draft of the same family",
+        )
+
+
+def _decoding_mode(engine: Engine) -> Iterator[Finding]:
+    wanted = _DECODING_MODES.get(engine.parameters.get("decoding_mode", ""))
+    mode = engine.said().mode
+    if wanted is not None and mode is not None and mode != wanted:
+        yield error(
+            "engine.decoding-mode",
+            f"decoding_mode is {engine.parameters['decoding_mode']!r}, and the engine was built for {_mode(mode)}",
+            where=engine.at("decoding_mode"),
+            hint="build the engine for that method, or leave decoding_mode empty",
+        )
+
+
+def _lookahead(engine: Engine) -> Iterator[Finding]:
+    given = {key: engine.parameters[key] for key in _LOOKAHEAD if key in engine.parameters}
+    if len(given) < len(_LOOKAHEAD):
+        if engine.parameters.get("decoding_mode") == "lookahead":
+            missing = ", ".join(key for key in _LOOKAHEAD if key not in given)
             yield error(
-                "decoder.sequence-too-long",
-                f"max_seq_len is {config.parameters['max_seq_len']}, and the engine {name} holds {longest:g}",
-                where=where,
+                "engine.lookahead",
+                f"decoding_mode is 'lookahead', and {missing} is not set",
+                where=engine.at("decoding_mode"),
+                hint="set all three to what the engine was built for",
             )
-        sequences = _number(engine.parameters.get("specdeploy_max_sequences"))
-        if sequences is not None and int(config.parameters.get("max_inflight", 0)) > sequences:
-            yield warning(
-                "decoder.inflight",
-                f"max_inflight is {config.parameters['max_inflight']}, and {name} keeps the KV cache of {sequences:g}",
-                where=where,
-                hint="requests above that compute their text again each round",
-            )
+        return
+    length, mode = engine.said().max_draft_len, engine.said().mode
+    if length is None or mode not in {None, _DECODING_MODES["lookahead"]} or not all(map(_is_count, given.values())):
+        return
+    window, ngram, verification = (int(given[key]) for key in _LOOKAHEAD)
+    tokens = lookahead_draft_len(window, ngram, verification)
+    if tokens != length:
+        yield error(
+            "engine.lookahead",
+            f"window {window}, n-gram {ngram} and verification set {verification} are {tokens} draft tokens, and the "
+            f"engine was built for {length}",
+            where=engine.at(_LOOKAHEAD[0]),
+            hint="build with the --max_draft_len of these three, exactly",
+        )
 
 
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text or "")
-    except ValueError:
-        return None
+def _choices(engine: Engine, key: str) -> Iterator[Finding]:
+    text, said = engine.parameters[key], engine.said()
+    paths = [match[1].split(",") for match in _PATH.finditer(text)]
+    if _PATH.sub("", text).strip(" ,{}\t") or not paths:
+        yield error(
+            "engine.choices",
+            f"{key} is {text[:40]!r}",
+            where=engine.at(key),
+            hint="paths such as {0},{0,0},{1}",
+        )
+        return
+    depth = max(map(len, paths))
+    if said.heads is not None and depth > said.heads:
+        yield error(
+            "engine.choices",
+            f"{key} goes {depth} deep, and the engine has {said.heads} heads or layers to draft with",
+            where=engine.at(key),
+            hint=f"paths of at most {said.heads} numbers",
+        )
+    elif said.max_draft_len is not None and len(paths) > said.max_draft_len:
+        yield error(
+            "engine.choices",
+            f"{key} has {len(paths)} paths, and the engine takes {said.max_draft_len} draft tokens",
+            where=engine.at(key),
+            hint="fewer paths, or build with a larger --max_draft_len",
+        )
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and int(text) > 0
+
+
+def _mode(mode: int) -> str:
+    if mode == NO_SPECULATION:
+        return "no speculation"
+    return next((name.lower() for name, bit in MODE_NAMES.items() if bit == mode), f"the mode {mode}")

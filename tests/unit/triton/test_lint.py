@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from specdeploy.config.schema import SpeculationConfig
 from specdeploy.triton.lint import lint_repository
-from tests.unit.triton.repositories import COMPLETE_ENGINE, MODEL, engine_manifest, repository_tree
+from specdeploy.triton.lint.engine_dir import EngineDirectory
+from tests.unit.triton.repositories import MODEL, deploy_config, engine_facts, repository_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,9 +62,16 @@ def remove(*paths: str) -> Edit:
     return lambda tree: [tree.pop(path) for path in paths] and None
 
 
-def complete(_path: str) -> frozenset[str]:
-    """List every engine as complete."""
-    return COMPLETE_ENGINE
+def cpu_engine(**sizes: int) -> EngineDirectory:
+    """Return a CPU engine of 300 tokens and 512 positions; *sizes* are of further files."""
+    config = json.dumps({"model": {"vocab_size": 300, "context_length": 512}}).encode()
+    files = {"genai_config.json": len(config), "model.onnx": 9, "model.onnx.data": 9}
+    return EngineDirectory(sizes=files | sizes, documents={"genai_config.json": config})
+
+
+def complete(_path: str) -> EngineDirectory:
+    """Find a complete engine everywhere."""
+    return cpu_engine()
 
 
 def broken(edit: Edit) -> list[Finding]:
@@ -184,7 +193,6 @@ ERRORS = {
         "engine.decoupled",
     ),
     "no KV reuse": (parameter(TARGET, "enable_kv_cache_reuse", "false"), "engine.kv-reuse"),
-    "prompt cut off": (parameter(TARGET, "exclude_input_in_output", "true"), "engine.exclude-input"),
     "no engine path": (parameter(TARGET, "gpt_model_path", ""), "engine.path-missing"),
     "token in a parameter": (parameter(DECODER, "tokenizer_dir", "hf_" + "a1B2" * 9), "repo.secret"),
     "key in the code": (
@@ -249,18 +257,24 @@ def test_an_edited_file_is_noticed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "code"),
+    ("found", "code"),
     [
         (None, "engine.missing"),
-        (frozenset(), "engine.incomplete"),
-        (frozenset({"genai_config.json"}), "engine.incomplete"),
+        (EngineDirectory(sizes={}), "engine.incomplete"),
+        (EngineDirectory(sizes={"genai_config.json": 9}), "engine.incomplete"),
+        (EngineDirectory(sizes={"genai_config.json": 9, "model.onnx": 0}), "engine.incomplete"),
+        (EngineDirectory(sizes={"genai_config.json": 9, "model.onnx": 9}), "engine.config-unreadable"),
+        (
+            EngineDirectory(sizes={"config.json": 2, "rank0.engine": 9}, documents={"config.json": b"{}"}),
+            "engine.config-unreadable",
+        ),
     ],
 )
-def test_engines_that_are_not_there_or_half_there_are_errors(files: frozenset[str] | None, code: str) -> None:
+def test_engines_that_are_not_there_or_half_there_are_errors(found: EngineDirectory | None, code: str) -> None:
     """Both engines are looked for where their configurations say."""
     asked: list[str] = []
 
-    findings = lint_repository(repository_tree(), lambda path: asked.append(path) or files)
+    findings = lint_repository(repository_tree(), lambda path: asked.append(path) or found)
 
     assert [f.code for f in findings] == [code, code]
     assert asked == ["../engines/aaaa", "../engines/bbbb"]
@@ -271,19 +285,22 @@ def test_without_a_listing_engines_are_not_looked_at() -> None:
     assert lint_repository(repository_tree()) == ()
 
 
-def test_vocabularies_of_two_sizes_are_an_error() -> None:
-    """Target and draft must name the same tokens."""
-    tree = repository_tree(draft=engine_manifest("draft", vocab_size=320))
+def test_vocabularies_of_two_sizes_are_an_error_where_logits_are_compared() -> None:
+    """Rejection sampling compares whole distributions; token match compares ids, and widths may differ."""
+    wide = engine_facts("draft", vocab_size=320)
+    tree = repository_tree(deploy_config(speculation=SpeculationConfig(use_draft_logits=True)), draft=wide)
 
-    (finding,) = lint_repository(tree, complete)
+    (finding,) = lint_repository(tree)
     assert finding.code == "engine.vocabulary-differs"
     assert "300" in finding.message
     assert "320" in finding.message
+    by_token = deploy_config(speculation=SpeculationConfig(use_draft_logits=False))
+    assert lint_repository(repository_tree(by_token, draft=wide)) == ()
 
 
 def test_an_engine_built_for_shorter_sequences_is_an_error() -> None:
     """Requests may not be longer than what an engine was built for."""
-    tree = repository_tree(target=engine_manifest("target", max_seq_len=64))
+    tree = repository_tree(target=engine_facts("target", max_seq_len=64))
 
     assert [f.code for f in lint_repository(tree, complete)] == ["engine.too-short"]
 
@@ -317,6 +334,15 @@ def test_a_model_class_may_be_imported() -> None:
     """A model.py that only re-exports its class is as good as one that defines it."""
     for code in (b"from loop import TritonPythonModel\n", b"from loop import *\n", b"TritonPythonModel = object\n"):
         assert broken(write("preprocessing/1/model.py", code)) == []
+
+
+def test_a_call_of_a_model_that_is_elsewhere_is_a_warning() -> None:
+    """Code can name a model of another repository of the same server, and a name that is computed cannot be seen."""
+    call = "import utils as pb\npb.InferenceRequest(model_name={name}, inputs=[])\n"
+
+    for name, found in (("'draft'", ["bls.unknown-call"]), ("'tensorrt_llm'", []), ("NAME", [])):
+        code = MODEL + call.format(name=name).encode()
+        assert [f.code for f in broken(write("preprocessing/1/model.py", code))] == found
 
 
 def test_an_empty_repository_is_an_error() -> None:
