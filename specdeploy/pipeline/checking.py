@@ -34,6 +34,8 @@ from specdeploy.pipeline.workspace import workspace
 from specdeploy.planning.build import BuildPlan, Sources, plan_build
 from specdeploy.planning.footprint import EngineMemorySpec, ModelMemory
 from specdeploy.planning.memory import plan_memory
+from specdeploy.planning.placement import check_placement, place
+from specdeploy.triton.repository import check_repository
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,11 +145,12 @@ def check(loaded: LoadedConfig) -> Checked:
     profile = profile_of(loaded, gpus)
     plan = plan_build(config, sources, profile, devices=build_devices(config, gpus))
     divisible = all(engine.spec.pp_size <= engine.spec.checkpoint.num_layers for engine in plan.engines)
-    memory = _memory(config, plan, gpus) if on_gpus and divisible else None
+    memory = _memory(config, plan, gpus) if on_gpus and divisible and not has_errors(check_placement(config)) else None
     findings = [
         *_pair_findings(config, sources, profile),
         *(_fitness(config, plan) if on_gpus else ()),
         *plan.findings,
+        *check_repository(config),
         *(_around(config, gpus, plan) if has_builder(config) else ()),
         *(() if memory is None else memory.findings),
     ]
@@ -265,6 +268,7 @@ def _memory_specs(config: DeployConfig, spec: EngineSpec) -> Iterator[EngineMemo
     """Yield what lies on the GPUs for an engine; the LLM API loads the draft beside the target."""
     converted = spec.checkpoint.converted
     kv_cache = converted_kv_cache(converted) if converted and spec.kv_cache == "auto" else spec.kv_cache
+    placed = {engine.role: engine for engine in place(config).engines}
     target = EngineMemorySpec(
         role=spec.role,
         model=ModelMemory.of(spec.checkpoint),
@@ -276,6 +280,8 @@ def _memory_specs(config: DeployConfig, spec: EngineSpec) -> Iterator[EngineMemo
         max_num_tokens=config.tensorrt_llm.max_num_tokens,
         max_draft_tokens=max_draft_len(config.speculation) if spec.role == "target" and has_builder(config) else 0,
         head_bytes=0 if spec.head is None else spec.head.weight_bytes,
+        device_ids=placed[spec.role].gpu_ids if spec.role in placed else (),
+        kv_fraction=(config.draft if spec.role == "draft" else config.target).kv_fraction or None,
     )
     yield target
     if spec.draft is not None:

@@ -59,10 +59,11 @@ class Planned:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Built:
-    """The engines, ready to be served: the target's, and the draft's where the method has one."""
+    """The engines, ready to be served: the target's, and the draft's where the method has one; and what was checked."""
 
     engines: tuple[EngineManifest, ...]
     paths: tuple[Path, ...]
+    checked: Checked
 
     @property
     def target(self) -> EngineManifest:
@@ -140,7 +141,7 @@ def build_checked(loaded: LoadedConfig, checked: Checked, on_event: Callable[[Bu
         timeout_s=config.build.timeout_s,
         surroundings=surroundings(config, gpus),
     )
-    return _built(store, manifests)
+    return _built(store, manifests, checked)
 
 
 def _require_gpus(config: DeployConfig, gpus: Gpus) -> None:
@@ -150,8 +151,9 @@ def _require_gpus(config: DeployConfig, gpus: Gpus) -> None:
         raise ConfigError("engines cannot be built for these GPUs here", findings=refused)
 
 
-def _built(store: EngineStore, manifests: Sequence[EngineManifest]) -> Built:
-    return Built(engines=tuple(manifests), paths=tuple(store.path(manifest.key) for manifest in manifests))
+def _built(store: EngineStore, manifests: Sequence[EngineManifest], checked: Checked) -> Built:
+    paths = tuple(store.path(manifest.key) for manifest in manifests)
+    return Built(engines=tuple(manifests), paths=paths, checked=checked)
 
 
 def find_built(loaded: LoadedConfig) -> Built:
@@ -169,4 +171,4 @@ def find_built(loaded: LoadedConfig) -> Built:
         raise RepositoryError(
             f"no engine in {store.root} for {', '.join(missing)}", hint="run `specdeploy build` first"
         )
-    return _built(store, [manifest for manifest in manifests if manifest is not None])
+    return _built(store, [manifest for manifest in manifests if manifest is not None], checked)

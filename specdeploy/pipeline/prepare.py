@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from specdeploy.errors import RepositoryError
@@ -9,44 +10,77 @@ from specdeploy.findings import has_errors
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.system.files import publish_tree
 from specdeploy.triton.lint import lint_repository
-from specdeploy.triton.repository import build_repository, engine_path
+from specdeploy.triton.repository import (
+    EngineFacts,
+    KvBudget,
+    build_repository,
+    default_budgets,
+    engine_path,
+    names,
+)
+from specdeploy.triton.repository.llm_arguments import relocate
 from specdeploy.triton.sources import engine_listing, model_sources, read_repository, tokenizer_files
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from specdeploy.config.load import LoadedConfig
+    from specdeploy.config.schema import DeployConfig
     from specdeploy.findings import Finding
     from specdeploy.pipeline.engines import Built
+    from specdeploy.planning.memory import MemoryPlan
 
 
 def write_repository(loaded: LoadedConfig, built: Built) -> tuple[Finding, ...]:
-    """Generate, publish and lint the model repository; return what lint says.
+    """Generate, lint and publish the model repository; return what lint says. One that is not sound is not published.
 
     Raises:
         RepositoryError: the directory is not ours to replace, or the generated repository is not sound.
     """
-    place, draft = workspace(loaded), built.draft
-    if loaded.config.profile != "cpu" or draft is None:
-        raise RepositoryError(
-            f"the repository of profile {loaded.config.profile} cannot be written yet; its engines are built",
-            hint="This release writes, serves and measures repositories of profile cpu.",
-        )
+    config, place = loaded.config, workspace(loaded)
     tree = build_repository(
-        loaded.config,
-        built.target,
-        draft,
-        engine_paths={role: engine_path(path, place.repository) for role, _, path in built.rows()},
-        tokenizer_files=tokenizer_files(place.target),
+        config,
+        {role: EngineFacts.of(manifest) for role, manifest, _ in built.rows()},
+        engine_paths={
+            role: engine_path(path, place.repository, root=config.repo.engine_root) for role, _, path in built.rows()
+        },
+        tokenizer_files=tokenizer_files(place.target_tokenizer or place.target),
         sources=model_sources(),
+        kv=_budgets(config, built.checked.memory),
+        model_yaml=_model_yaml(config, built, place.repository),
     )
+    # What lies elsewhere when it is served cannot be looked at here.
+    elsewhere = bool(config.repo.engine_root)
+    findings = lint_repository(tree, None if elsewhere else engine_listing(place.repository))
+    require_sound(place.repository, findings)
     publish_tree(tree, place.repository)
-    return lint(place.repository)
+    return findings
 
 
-def lint(repository: Path) -> tuple[Finding, ...]:
-    """Lint any Triton model repository on disk."""
-    return lint_repository(read_repository(repository), engine_listing(repository))
+def _budgets(config: DeployConfig, memory: MemoryPlan | None) -> Mapping[str, KvBudget]:
+    """Return what the memory plan gives each KV cache, and where it cannot tell what is usual."""
+    budgets = dict(default_budgets(config))
+    for share in () if memory is None else memory.kv_shares:
+        if share.fraction and share.tokens:
+            budgets[share.role] = KvBudget(fraction=share.fraction, tokens=share.tokens if share.advised else None)
+    return budgets
+
+
+def _model_yaml(config: DeployConfig, built: Built, repository: Path) -> str:
+    """Return the LLM API's arguments with its checkpoints named as the repository will find them."""
+    if config.profile != "llmapi":
+        return ""
+    sources = built.checked.sources
+    folders = [part.path for part in (sources.target, sources.draft, sources.head) if part is not None]
+    root = config.repo.engine_root
+    text = (built.paths[0] / names.MODEL_YAML).read_text(encoding="utf-8")
+    return relocate(text, {folder: engine_path(PurePath(folder), repository, root=root) for folder in folders})
+
+
+def lint(repository: Path, *, engines: bool = True) -> tuple[Finding, ...]:
+    """Lint any Triton model repository on disk; *engines* says whether to look at those, which may lie elsewhere."""
+    return lint_repository(read_repository(repository), engine_listing(repository) if engines else None)
 
 
 def require_sound(repository: Path, findings: tuple[Finding, ...]) -> None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 # Our models use the newest names; clients of an older release send the older ones.
 _NEWEST_RELEASE: Final = "1"
-_NEWER_NAMES: Final = {
+#: Name in an older release -> its newest one.
+NEWER_NAMES: Final = {
     "min_length": "min_tokens",
     "random_seed": "seed",
     "return_kv_cache_reuse_stats": "return_perf_metrics",
@@ -63,7 +64,7 @@ def front_door(release: str) -> FrontDoor:
     """
     inputs = _union(release)
     passed_by = [t.name for t in inputs if t.name not in TO_PREPROCESSING or t.name in _ALSO_TO_DECODER]
-    return FrontDoor(inputs=inputs, to_decoder={_NEWER_NAMES.get(name, name): name for name in passed_by})
+    return FrontDoor(inputs=inputs, to_decoder={NEWER_NAMES.get(name, name): name for name in passed_by})
 
 
 def decoder_options() -> tuple[Tensor, ...]:

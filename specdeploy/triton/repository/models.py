@@ -1,28 +1,27 @@
-"""The six models of a deployment as typed configurations.
+"""The front doors, the tokenizing model and the decoder of a deployment as typed configurations.
 
 Knows their tensors, parameters and wiring (NVIDIA's ``inflight_batcher_llm`` names). Does not know files: the caller
-says where the engines are and puts code and tokenizer beside the configurations.
+puts code and tokenizer beside the configurations. The engines are in :mod:`specdeploy.triton.repository.engines`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from specdeploy.triton.pbtxt import EnsembleStep, InstanceGroup, ModelConfig, Tensor
+from specdeploy.config.rules import PAIRS
+from specdeploy.triton.pbtxt import EnsembleStep, InstanceGroup, ModelConfig, Queue, Tensor
 from specdeploy.triton.repository import names
-from specdeploy.triton.repository.front_door import TO_PREPROCESSING, decoder_options, front_door
+from specdeploy.triton.repository.engines import DECODING_MODES, MAX_BATCH_SIZE
+from specdeploy.triton.repository.front_door import NEWER_NAMES, TO_PREPROCESSING, decoder_options, front_door
 from specdeploy.triton.tensors import release_tensors
 
 if TYPE_CHECKING:
     from specdeploy.config.schema import DeployConfig
+    from specdeploy.triton.repository.facts import EngineFacts
 
-# Requests are batched inside the engines, across sequences; Triton's own batch dimension is there because clients of
-# NVIDIA's templates send it.
-MAX_BATCH_SIZE: Final = 1
 # A streamed control asks the target for this many tokens at a time: few calls, yet text that flows.
 CONTROL_SLICE_TOKENS: Final = 16
-# Fraction of the GPU memory *still free when the engine loads*; the sum stays below one in whatever order they load.
-_KV_FRACTION: Final = {names.TARGET: "0.5", names.DRAFT: "0.3"}
+_US_PER_MS: Final = 1000
 # `preprocessing` output -> decoder input.
 _TO_DECODER: Final = {
     "INPUT_ID": "input_ids",
@@ -118,13 +117,14 @@ def ensemble(name: str, release: str) -> ModelConfig:
     )
 
 
-def preprocessing(*, end_id: int, pad_id: int, vocab_size: int) -> ModelConfig:
+def preprocessing(*, end_id: int, pad_id: int, vocab_size: int, instances: int = 1) -> ModelConfig:
     """Return the tokenizing model.
 
     Args:
         end_id: For requests that send none; -1 is none.
         pad_id: For requests that send none; -1 is none.
         vocab_size: Tokens in the target's logits, which is the length of an embedding bias.
+        instances: Processes that tokenise side by side.
     """
     return ModelConfig(
         name=names.PREPROCESSING,
@@ -132,7 +132,7 @@ def preprocessing(*, end_id: int, pad_id: int, vocab_size: int) -> ModelConfig:
         max_batch_size=MAX_BATCH_SIZE,
         inputs=_PREPROCESSING_INPUTS,
         outputs=_PREPROCESSING_OUTPUTS,
-        instance_group=(InstanceGroup(),),
+        instance_group=(InstanceGroup(count=instances),),
         parameters={
             "tokenizer_dir": names.TOKENIZER_DIR,
             "add_special_tokens": "true",
@@ -148,8 +148,27 @@ def preprocessing(*, end_id: int, pad_id: int, vocab_size: int) -> ModelConfig:
     )
 
 
-def decoder(config: DeployConfig) -> ModelConfig:
-    """Return the model that runs the draft-target loop."""
+_DECODER_COMMENTS: Final = {
+    "dynamic_batching": "Requests wait here, in front of the engines; Triton keeps limits only in this block.",
+    "num_draft_tokens": "Drafted each round unless the request says otherwise; a request's 0 is the control.",
+    "max_draft_tokens": "The engine was built for this many.",
+    "use_draft_logits": "Sampled requests: rejection sampling on the draft's logits, not matching of tokens.",
+    "max_inflight": "Requests decoded at once; more of them wait.",
+    "control_slice_tokens": "Tokens asked of the target at a time by a streamed request that does not draft.",
+    "exclude_input_in_output": "Answers without the prompt unless a request asks otherwise.",
+    "tokenizer_dir": "Relative to this model's version directory.",
+    "engine_stand_in": "The engines behind this decoder stand in for NVIDIA's backend on a CPU.",
+    "engine_speculates": "The engine drafts by itself; the decoder passes requests through.",
+    "engine_reports": "It says what it drafted and accepted; the decoder adds that up.",
+    "ngram_size": "Drafts are looked up in the text so far: what followed the last tokens before, this many at most.",
+    "fast_logits": "The draft's logits stay on the GPUs; what comes back in their place is handed on as it is.",
+    "engine_input_names": "What the engines of this release call the decoder's inputs.",
+    "model_yaml": "Arguments of tensorrt_llm.LLM, beside this model's code.",
+}
+
+
+def decoder(config: DeployConfig, target: EngineFacts) -> ModelConfig:
+    """Return the model that decodes: the draft-target loop over two engines, or the LLM API."""
     return ModelConfig(
         name=names.DECODER,
         backend="python",
@@ -158,92 +177,88 @@ def decoder(config: DeployConfig) -> ModelConfig:
         outputs=DECODER_OUTPUTS,
         instance_group=(InstanceGroup(),),
         decoupled=True,
-        parameters=_decoder_parameters(config),
-        comments={
-            "num_draft_tokens": "Drafted each round unless the request says otherwise; a request's 0 is the control.",
-            "use_draft_logits": "Sampled requests: rejection sampling on the draft's logits, not matching of tokens.",
-            "max_inflight": "Requests decoded at once; more of them wait.",
-            "control_slice_tokens": "Tokens asked of the target at a time by a streamed request that does not draft.",
-            "exclude_input_in_output": "Answers without the prompt unless a request asks otherwise.",
-            "tokenizer_dir": "Relative to this model's version directory.",
-            "engine_stand_in": "The engines behind this decoder stand in for NVIDIA's backend on a CPU.",
+        queue=_queue(config),
+        parameters={
+            **(_llmapi_parameters() if config.profile == "llmapi" else _engine_parameters(config)),
+            **_drafting_parameters(config, target),
+            "max_inflight": str(config.build.max_batch_size),
+            "max_seq_len": str(config.build.max_seq_len),
+            "exclude_input_in_output": "true",
+            "tokenizer_dir": names.TOKENIZER_DIR,
+            **({"engine_stand_in": "true"} if config.profile == "cpu" else {}),
         },
+        comments=_DECODER_COMMENTS,
     )
 
 
-def _decoder_parameters(config: DeployConfig) -> dict[str, str]:
+def engine_drafts(config: DeployConfig) -> bool:
+    """Say whether the engine drafts on its own, as much as is built into it."""
+    return config.profile != "llmapi" and config.speculation.method in DECODING_MODES
+
+
+def _queue(config: DeployConfig) -> Queue | None:
+    wanted = config.repo
+    if not (wanted.max_queue_size or wanted.queue_timeout_ms or wanted.priority_levels):
+        return None
+    return Queue(
+        max_size=wanted.max_queue_size,
+        timeout_us=wanted.queue_timeout_ms * _US_PER_MS,
+        priority_levels=wanted.priority_levels,
+    )
+
+
+def _engine_parameters(config: DeployConfig) -> dict[str, str]:
+    pair = config.speculation.method in PAIRS
     return {
         "tensorrt_llm_model_name": names.TARGET,
-        "tensorrt_llm_draft_model_name": names.DRAFT,
-        "num_draft_tokens": str(config.speculation.num_draft_tokens),
-        "use_draft_logits": _flag(config.speculation.use_draft_logits),
-        "max_inflight": str(config.build.max_batch_size),
-        "max_seq_len": str(config.build.max_seq_len),
+        **({"tensorrt_llm_draft_model_name": names.DRAFT} if pair else {}),
         "control_slice_tokens": str(CONTROL_SLICE_TOKENS),
-        "exclude_input_in_output": "true",
-        "tokenizer_dir": names.TOKENIZER_DIR,
-        **({"engine_stand_in": "true"} if _on_cpu(config.profile) else {}),
+        **_input_names(config),
     }
 
 
-def engine(name: str, config: DeployConfig, *, path: str) -> ModelConfig:
-    """Return the configuration of one of the two engines; NVIDIA's backend and ours read the same one.
-
-    The tensors are those of the newest release, which our CPU backend and our decoder speak, whatever the front door's.
-    """
-    tensors = release_tensors("1").models["tensorrt_llm"]
-    return ModelConfig(
-        name=name,
-        backend="tensorrtllm",
-        max_batch_size=MAX_BATCH_SIZE,
-        inputs=tensors.inputs,
-        outputs=tensors.outputs,
-        instance_group=(InstanceGroup(),),
-        parameters={**_engine_parameters(name, path), **_cpu_parameters(config)},
-        comments={
-            "": _STAND_IN if _on_cpu(config.profile) else "",
-            "gpt_model_path": "Absolute, or relative to the root of this model repository.",
-            "batch_scheduler_policy": "Never evicts a sequence that has started: a round of drafts is short.",
-            "enable_kv_cache_reuse": "Each round sends the whole text again; only its new tokens are to be computed.",
-            "exclude_input_in_output": "The decoder asks for what it needs, request by request.",
-            "kv_cache_free_gpu_mem_fraction": "Of the memory free at load; both engines together stay below 1.",
-            "specdeploy_max_sequences": "CPU only: sequences whose KV cache is held at once.",
-            "specdeploy_max_seq_len": "CPU only: longest prompt plus answer, in tokens.",
-        },
-    )
+def _llmapi_parameters() -> dict[str, str]:
+    return {"model_yaml": names.MODEL_YAML}
 
 
-_STAND_IN: Final = "Profile cpu: the backend `tensorrtllm` is here specdeploy's CPU stand-in, not NVIDIA's."
-
-
-def _engine_parameters(name: str, path: str) -> dict[str, str]:
+def _drafting_parameters(config: DeployConfig, target: EngineFacts) -> dict[str, str]:
+    """Return how much is drafted, by whom, and how it is verified."""
+    speculation = config.speculation
+    if engine_drafts(config):
+        # How much it drafts is built into the engine.
+        reports = {"engine_reports": "true"} if _reports(config.release) else {}
+        return {"num_draft_tokens": "0", "engine_speculates": speculation.method, **reports}
     return {
-        "gpt_model_type": "inflight_fused_batching",
-        "gpt_model_path": path,
-        "batch_scheduler_policy": "guaranteed_no_evict",
-        "enable_kv_cache_reuse": "true",
-        "exclude_input_in_output": "false",
-        "kv_cache_free_gpu_mem_fraction": _KV_FRACTION[name],
-        "max_beam_width": "1",
+        "num_draft_tokens": str(speculation.num_draft_tokens),
+        **({"max_draft_tokens": str(target.max_draft_len)} if target.max_draft_len else {}),
+        "use_draft_logits": _flag(speculation.use_draft_logits and speculation.method in PAIRS),
+        **({"ngram_size": str(speculation.ngram_size)} if _looks_up(config) else {}),
+        **({"fast_logits": "true"} if speculation.fast_logits else {}),
     }
 
 
-def _cpu_parameters(config: DeployConfig) -> dict[str, str]:
-    if not _on_cpu(config.profile):
+def _reports(release: str) -> bool:
+    """Say whether the engines of a release answer what they drafted and accepted, as from 0.19 on."""
+    return "total_draft_tokens" in {tensor.name for tensor in release_tensors(release).models["tensorrt_llm"].outputs}
+
+
+def _looks_up(config: DeployConfig) -> bool:
+    """Say whether the decoder itself looks drafts up in the text; the LLM API does it on its own."""
+    return config.profile != "llmapi" and config.speculation.method == "ngram"
+
+
+def _input_names(config: DeployConfig) -> dict[str, str]:
+    """Return what the engines of an older release call the inputs that the decoder sends them."""
+    if config.profile == "cpu":
         return {}
-    return {
-        "specdeploy_max_sequences": str(config.build.max_batch_size),
-        "specdeploy_max_seq_len": str(config.build.max_seq_len),
-    }
+    offered = {tensor.name for tensor in release_tensors(config.release).models["tensorrt_llm"].inputs}
+    older = sorted(f"{newer}={name}" for name, newer in NEWER_NAMES.items() if name in offered)
+    return {"engine_input_names": ",".join(older)} if older else {}
 
 
 def _between(preprocessing_output: str) -> str:
     """Return the ensemble's own name of a tensor between its steps, which must differ from every outer name."""
     return f"_{preprocessing_output}"
-
-
-def _on_cpu(profile: str) -> bool:
-    return profile == "cpu"
 
 
 def _flag(value: bool) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from specdeploy.config.schema import BuildConfig, DeployConfig, ModelConfig
-from specdeploy.engine.profile import EngineManifest
-from specdeploy.triton.repository import build_repository
+from specdeploy.triton.repository import EngineFacts, build_repository
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,36 +33,27 @@ def deploy_config(*, release: str = "1.2.1", **overrides: Any) -> DeployConfig:
     return DeployConfig(**(values | overrides))
 
 
-def engine_manifest(name: str, **overrides: Any) -> EngineManifest:
-    """Return the manifest of an engine called *name*."""
+def engine_facts(name: str, **overrides: Any) -> EngineFacts:
+    """Return what is known of an engine called *name*."""
     values: dict[str, Any] = {
         "key": name[0] * 64,
         "profile": "cpu",
         "name": name,
         "precision": "fp32",
-        "checkpoint_name": "tiny",
-        "checkpoint_fingerprint": "f" * 64,
+        "checkpoint": "tiny",
         "vocab_size": 300,
         "max_seq_len": 512,
-        "num_layers": 2,
-        "num_kv_heads": 2,
-        "head_dim": 16,
         "eos_token_ids": (2, 7),
-        "files": (),
-        "argv": (),
-        "tool_versions": {},
-        "created": "2026-01-31T09:30:00+00:00",
-        "duration_s": 1.0,
         "size_bytes": 1,
     }
-    return EngineManifest(**(values | overrides))
+    return EngineFacts(**(values | overrides))
 
 
 def repository_tree(
     config: DeployConfig | None = None,
     *,
-    target: EngineManifest | None = None,
-    draft: EngineManifest | None = None,
+    target: EngineFacts | None = None,
+    draft: EngineFacts | None = None,
     sources: Mapping[str, bytes] = SOURCES,
     engine_paths: Mapping[str, str] = ENGINE_PATHS,
     tokenizer: Mapping[str, bytes] = TOKENIZER,
@@ -72,8 +62,7 @@ def repository_tree(
     return dict(
         build_repository(
             config or deploy_config(),
-            target or engine_manifest("target"),
-            draft or engine_manifest("draft"),
+            {"target": target or engine_facts("target"), "draft": draft or engine_facts("draft")},
             engine_paths=engine_paths,
             tokenizer_files=tokenizer,
             sources=sources,

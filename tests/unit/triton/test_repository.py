@@ -11,9 +11,9 @@ import pytest
 from specdeploy.config.schema import SpeculationConfig
 from specdeploy.errors import ConfigError, RepositoryError
 from specdeploy.triton.pbtxt import ModelConfig, parse
-from specdeploy.triton.repository import engine_path, names
+from specdeploy.triton.repository import check_repository, engine_path, names
 from specdeploy.triton.tensors import release_tensors
-from tests.unit.triton.repositories import SOURCES, TOKENIZER, deploy_config, engine_manifest, repository_tree
+from tests.unit.triton.repositories import SOURCES, TOKENIZER, deploy_config, engine_facts, repository_tree
 
 
 def config_of(model: str, tree: dict[str, bytes] | None = None) -> ModelConfig:
@@ -125,7 +125,7 @@ def test_the_decoder_gets_the_deployments_defaults() -> None:
 @pytest.mark.parametrize(("eos", "end_id"), [((2, 7), "2"), ((), "-1")])
 def test_the_end_token_comes_from_the_engine(eos: tuple[int, ...], end_id: str) -> None:
     """The first end token is the default; an engine without one has none."""
-    tree = repository_tree(target=engine_manifest("target", eos_token_ids=eos, vocab_size=320))
+    tree = repository_tree(target=engine_facts("target", eos_token_ids=eos, vocab_size=320))
     parameters = config_of("preprocessing", tree).parameters
 
     assert (parameters["end_id"], parameters["vocab_size"]) == (end_id, "320")
@@ -154,8 +154,17 @@ def test_the_tree_names_no_folder_of_the_machine_that_wrote_it() -> None:
 
 def test_an_unknown_release_is_an_error() -> None:
     """The front door is not guessed."""
-    with pytest.raises(ConfigError, match=r"0\.21"):
-        repository_tree(deploy_config(release="0.21.0"))
+    with pytest.raises(ConfigError, match=r"0\.15"):
+        repository_tree(deploy_config(release="0.15.0"))
+
+
+def test_a_release_that_was_not_read_says_so() -> None:
+    """Its tensors are those of a release next to it, and both the check and the manifest call that derived."""
+    config = deploy_config(release="0.21.0", profile="tensorrt_llm")
+    (finding,) = check_repository(config)
+
+    assert (finding.severity, finding.code) == ("warning", "repo.derived-tensors")
+    assert json.loads(repository_tree(config)["specdeploy.json"])["tensors"]["derived"] is True
 
 
 @pytest.mark.parametrize("tokenizer", [{}, {"tokenizer.json": b""}])
@@ -177,9 +186,18 @@ def test_missing_sources_are_an_error() -> None:
         ("/d/engines/aa", "/d/triton_repo/models", "../../engines/aa"),
         ("/d/repo/engines/aa", "/d/repo", "engines/aa"),
         ("/d", "/d/repo/models", "../.."),
-        ("/mnt/engines/aa", "/home/me/repo", "/mnt/engines/aa"),
     ],
 )
-def test_engine_paths_are_relative_where_there_is_a_common_folder(engine: str, repository: str, written: str) -> None:
-    """A path that would climb to the root of the file system is written in full instead."""
+def test_engine_paths_are_relative(engine: str, repository: str, written: str) -> None:
+    """Engines and repository can be copied together to another place."""
     assert engine_path(PurePath(engine), PurePath(repository)) == written
+
+
+def test_without_a_common_folder_the_place_of_the_engines_is_asked_for() -> None:
+    """No path of the machine that writes is put into the repository unless it is asked for."""
+    engine, repository = PurePath("/mnt/engines/aa"), PurePath("/home/me/repo")
+
+    with pytest.raises(RepositoryError, match="no common folder") as caught:
+        engine_path(engine, repository)
+    assert "--engine-root" in caught.value.hint
+    assert engine_path(engine, repository, root="/opt/engines/") == "/opt/engines/aa"
