@@ -35,19 +35,28 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, str]:
     return overrides
 
 
+# The variable is for those who cannot add an option: a container's health check, a scheduler's job.
+config_option = click.option(
+    "-c",
+    "--config",
+    "config_path",
+    type=click.Path(),
+    default="specdeploy.yaml",
+    envvar="SPECDEPLOY_CONFIG",
+    show_default=True,
+    show_envvar=True,
+    help="The deployment's configuration.",
+)
+overrides_option = click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one key; repeatable."
+)
+
+
 def with_config(command: Callable[..., R]) -> Callable[..., R]:
     """Give a command ``--config`` and ``--set``, and pass it the loaded configuration as ``loaded``."""
 
-    @click.option(
-        "-c",
-        "--config",
-        "config_path",
-        type=click.Path(),
-        default="specdeploy.yaml",
-        show_default=True,
-        help="The deployment's configuration.",
-    )
-    @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one key; repeatable.")
+    @config_option
+    @overrides_option
     @functools.wraps(command)
     def wrapped(*args: Any, config_path: str, overrides: tuple[str, ...], **kwargs: Any) -> R:
         return command(*args, loaded=load(config_path, overrides), **kwargs)

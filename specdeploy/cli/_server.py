@@ -55,7 +55,9 @@ class ServerChoice(NamedTuple):
             for option, address in (("--http", self.http), ("--grpc", self.grpc), ("--metrics", self.metrics)):
                 _check_address(option, address)
             yield serving.Addresses(http_url=self.http, grpc_url=self.grpc, metrics_url=self.metrics)
-        elif self.serve:
+            return
+        serving.require_measurable(loaded)
+        if self.serve:
             with serving.serve(loaded, on_line=_render.Progress().note) as running:
                 yield serving.addresses(running)
         else:

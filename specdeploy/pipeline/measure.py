@@ -11,6 +11,7 @@ from specdeploy.bench.load_report import RunContext, build_load_report
 from specdeploy.bench.prompts import BUNDLED, load_bundled, parse_prompts
 from specdeploy.bench.records import records_to_jsonl
 from specdeploy.bench.schedule import LoadSettings, kv_reuse_findings, plan_load, prompt_findings
+from specdeploy.engine.tensorrt_llm.methods import max_draft_len
 from specdeploy.errors import CannotDecide, ConfigError
 from specdeploy.gate.rules import parse_rules
 from specdeploy.gate.verdict import evaluate
@@ -24,6 +25,7 @@ from specdeploy.system.host import probe_host
 from specdeploy.triton.client.triton import TritonClient
 from specdeploy.triton.protocol import GenerateRequest
 from specdeploy.triton.repository import names
+from specdeploy.triton.repository.models import engine_drafts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from specdeploy.bench.prompts import PromptSet
     from specdeploy.bench.schedule import LoadPlan
     from specdeploy.config.load import LoadedConfig
+    from specdeploy.config.schema import DeployConfig
     from specdeploy.pipeline.serving import Addresses
     from specdeploy.smoke.report import CheckResult, SmokeReport
 
@@ -64,8 +67,11 @@ def smoke(
     """Run the smoke test against a deployment and keep ``smoke.json``."""
     config = loaded.config
     expectations = Expectations(
-        models=names.MODELS,
+        models=names.model_names(config),
         num_draft_tokens=config.speculation.num_draft_tokens,
+        max_draft_tokens=_most_drafts(config),
+        draft_model=names.engine_models(config).get("draft"),
+        fixed_by=_fixed_by(config),
         max_seq_len=config.build.max_seq_len,
         target_precision=config.target.precision,
         max_tokens=config.smoke.max_tokens,
@@ -93,6 +99,11 @@ def load(
         ServerFault: the server is not there.
     """
     config, clock = loaded.config, SystemClock()
+    if method := _fixed_by(config):
+        raise ConfigError(
+            f"{method} drafts always as it was built to, so this deployment has no control to compare with",
+            hint="measure a deployment without speculation beside it; draft_target and ngram have their own control",
+        )
     plan = _plan(loaded)
     with _client(endpoints, config.load.request_timeout_s) as client:
         # Asks for the front door's inputs now, so that no measured request waits for them.
@@ -105,6 +116,16 @@ def load(
     write_atomic(place.records_jsonl, records_to_jsonl(run.records))
     write_json_atomic(place.load_json, document)
     return document
+
+
+def _fixed_by(config: DeployConfig) -> str:
+    """Return the method where no request can say how much is drafted; empty where one can."""
+    return config.speculation.method if config.profile == "llmapi" or engine_drafts(config) else ""
+
+
+def _most_drafts(config: DeployConfig) -> int | None:
+    """Return how many drafts a request may ask for; CPU engines are not built for a number."""
+    return None if config.profile == "cpu" else max_draft_len(config.speculation)
 
 
 def gate(loaded: LoadedConfig, rules: Iterable[str] = ()) -> dict[str, Any]:

@@ -3,15 +3,19 @@
 Knows one program, its session and its shared memory. Does not know Triton otherwise, and imports nothing of ours: it is
 run as ``python -I guard.py``. The first line of its standard input says what to guard::
 
-    {"argv": [...], "env": {...}, "log": "...", "exit_file": "...", "shm_prefix": "...", "stop_timeout_s": 10.0}
+    {"argv": [...], "env": {...}, "log": "...", "exit_file": "...", "shm_prefix": "...", "stop_timeout_s": 10.0,
+     "cwd": "...", "mark": "NAME=VALUE", "cleanup": [...]}
 
-It starts the program, prints ``{"pid": ...}`` or ``{"error": ...}`` on standard output, and stays until that ends.
+The last three may be left out. It starts the program, prints ``{"pid": ...}`` or ``{"error": ...}`` on standard output,
+and stays until that ends.
 
 * The rest of standard input is the lifeline. Its end means that our parent is gone, and the program is ended. A ``d``
   on it detaches: from then on only a signal ends the program.
 * SIGTERM, SIGINT and SIGHUP end the program gently (SIGTERM, then SIGKILL after ``stop_timeout_s``), SIGQUIT at once.
-* When the program ends, however it does, everything else in the session is killed (a server that was killed leaves its
-  model processes behind), and shared memory that carries the prefix is removed (it leaves that, too).
+* When the program ends, however it does, ``cleanup`` is run (the program may be the client of a daemon that keeps the
+  server), everything else in the session is killed (a server that was killed leaves its model processes behind), and so
+  is every process whose environment carries the mark (a rank may have left the session). Shared memory that carries the
+  prefix is removed.
 * Should this process itself be killed, the kernel kills the program.
 """
 
@@ -21,6 +25,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -32,6 +37,9 @@ from typing import Any
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 POLL_S = 0.1
+CLEANUP_TIMEOUT_S = 30.0
+# What engines say of a container that has removed itself.
+NOTHING_THERE = re.compile(rb"no such container|no container with name", re.IGNORECASE)
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton's python backend puts its regions
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -58,7 +66,9 @@ class Guard:
         _say({"pid": program.pid})
         self._watch(program)
         code = self._end(program)
+        self._clean_up()
         kill_rest_of_session()
+        kill_marked(self._spec.get("mark", ""))
         remove_shared_memory(self._spec["shm_prefix"])
         record = {"exit_code": code, "asked": self._asked}
         Path(self._spec["exit_file"]).write_text(json.dumps(record) + "\n", encoding="utf-8")
@@ -73,6 +83,7 @@ class Guard:
             return subprocess.Popen(
                 self._spec["argv"],
                 env=self._spec["env"],
+                cwd=self._spec.get("cwd") or None,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -99,12 +110,44 @@ class Guard:
         program.kill()
         return program.wait()
 
+    def _clean_up(self) -> None:
+        """Run the command that removes what no signal reaches; the log only hears of it when that fails."""
+        argv = self._spec.get("cleanup")
+        if not argv:
+            return
+        try:
+            done = subprocess.run(
+                argv,
+                env=self._spec["env"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=CLEANUP_TIMEOUT_S,
+                check=False,
+            )
+            said = done.stdout if done.returncode and not NOTHING_THERE.search(done.stdout) else b""
+        except (OSError, subprocess.TimeoutExpired) as error:
+            said = f"{error}\n".encode()
+        if said:
+            with Path(self._spec["log"]).open("ab") as log:
+                log.write(said)
+
 
 def kill_rest_of_session() -> None:
     """Kill whatever else is in our session, until nothing is."""
     while rest := [pid for pid in _session_members() if pid != os.getpid()]:
         for pid in rest:
             with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        _reap()
+        time.sleep(POLL_S / 10)
+
+
+def kill_marked(mark: str) -> None:
+    """Kill every process whose environment carries *mark*, until none is left; an empty mark marks nothing."""
+    while mark and (marked := _marked(mark.encode())):
+        for pid in marked:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         _reap()
         time.sleep(POLL_S / 10)
@@ -133,6 +176,17 @@ def _session_members() -> list[int]:
                 if int(session) == own and state not in {"Z", "X"}:
                     members.append(int(entry.name))
     return members
+
+
+def _marked(mark: bytes) -> list[int]:
+    """Return the processes of ours that carry *mark* and have not ended: of those, the kernel shows no environment."""
+    marked = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    marked.append(int(entry.name))
+    return marked
 
 
 def _reap() -> None:

@@ -24,7 +24,7 @@ class Endpoints:
         host: Address that the server binds.
         http_port: Port of the HTTP endpoint.
         grpc_port: Port of the gRPC endpoint.
-        metrics_port: Port of the Prometheus endpoint.
+        metrics_port: Port of the Prometheus endpoint; 0 where there is none.
     """
 
     host: str
@@ -43,9 +43,9 @@ class Endpoints:
         return self._url(self.grpc_port)
 
     @property
-    def metrics_url(self) -> str:
-        """The metrics endpoint."""
-        return self._url(self.metrics_port)
+    def metrics_url(self) -> str | None:
+        """The metrics endpoint; None where there is none."""
+        return self._url(self.metrics_port) if self.metrics_port else None
 
     @property
     def reachable_host(self) -> str:

@@ -6,25 +6,34 @@ import json
 import os
 import signal
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from specdeploy.deploy.access import OPEN
+from specdeploy.deploy.launch import MARK
+from specdeploy.deploy.metrics import parse_metrics
 from specdeploy.errors import ServerFault
 from specdeploy.system.files import tail
-from specdeploy.triton.server import cause, health, launch
+from specdeploy.system.process import run_capture
+from specdeploy.triton.server import cause
+from specdeploy.triton.server.guard import CLEANUP_TIMEOUT_S, kill_marked, remove_shared_memory
+from specdeploy.triton.server.health import Api
 from specdeploy.triton.server.state import EXIT_FILE, STATE_FILE, Process, ServerState, load_state
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from specdeploy.deploy.access import Access
+    from specdeploy.deploy.metrics import Sample
     from specdeploy.triton.server.ports import Endpoints
 
 POLL_S: Final = 0.05
-# Between SIGTERM and SIGKILL: requests in flight get their time, then unloading the models takes a few seconds.
-STOP_TIMEOUT_S: Final = launch.EXIT_TIMEOUT_S + 7.0
-_GUARD_TIMEOUT_S: Final = 10.0
+# It may have to remove a container.
+GUARD_TIMEOUT_S: Final = 10.0 + CLEANUP_TIMEOUT_S
 _LINES_READ: Final = 200
 _TAIL_LINES: Final = 12
 _LONGEST_LINE: Final = 300
-_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where Triton's python backend puts its regions
+_READY: Final = "READY"
+_ABSENT: Final = "not in the repository"
 
 
 class RunningServer:
@@ -32,10 +41,12 @@ class RunningServer:
 
     Args:
         state: What is known of it.
+        access: What it asks of clients.
     """
 
-    def __init__(self, state: ServerState) -> None:
+    def __init__(self, state: ServerState, access: Access = OPEN) -> None:
         self.state = state
+        self.api = Api(state.endpoints, access)
 
     @property
     def endpoints(self) -> Endpoints:
@@ -52,15 +63,26 @@ class RunningServer:
         return self.state.server.is_alive()
 
     def ready(self) -> bool:
-        """Say whether it is alive, answers, and every model of its index is ready."""
-        return self.alive() and health.is_ready(self.endpoints) and not self.unready_models()
+        """Say whether it is alive, answers, and every model that it was told to load is ready."""
+        return self.alive() and self.api.is_ready() and not self.unready_models()
 
     def unready_models(self) -> tuple[str, ...]:
-        """Return the models of the index that are not ready, with their state, or that the server does not answer."""
-        states = health.model_states(self.endpoints)
-        if states is None:
+        """Return the models that are to be ready and are not, each with its state and what Triton says of it."""
+        index = self.api.index()
+        if index is None:
             return ("the server does not answer",)
-        return tuple(f"{name} ({state or 'no state'})" for name, state in states.items() if state != "READY")
+        states = {str(entry.get("name", "")): _state(entry) for entry in index}
+        # Without explicit control, every model of the index is to be ready.
+        wanted = {name: states.get(name, _ABSENT) for name in self.state.models} or states
+        return tuple(f"{name} ({state})" for name, state in wanted.items() if state != _READY)
+
+    def metrics(self) -> tuple[Sample, ...]:
+        """Return the samples of its metrics page; none when it has no such page."""
+        return parse_metrics(self.api.metrics() or "")
+
+    def index(self) -> list[dict[str, Any]]:
+        """Return the models of its repository with their states; none when it does not answer."""
+        return self.api.index() or []
 
     def exit_cause(self) -> str | None:
         """Return in one line how the server ended; None while it runs."""
@@ -68,7 +90,7 @@ class RunningServer:
 
     def exit_code(self) -> int | None:
         """Return the exit code of a server that has ended, minus the signal's number; None when nobody saw it end."""
-        _await_end(self.state.guard, timeout_s=_GUARD_TIMEOUT_S)  # it writes the code a moment after the server's end
+        _await_end(self.state.guard, timeout_s=GUARD_TIMEOUT_S)  # it writes the code a moment after the server's end
         return _recorded_exit(self.state.run_dir)
 
     def require_alive(self) -> None:
@@ -85,22 +107,33 @@ class RunningServer:
         """End the server and all of its processes, and remove its shared memory and its state; fine when it is gone."""
         guard, server = self.state.guard, self.state.server
         _signal(guard, signal.SIGTERM)
-        _await_end(guard, timeout_s=STOP_TIMEOUT_S + _GUARD_TIMEOUT_S)
-        # Nothing is left of these two unless the guard was killed or hangs.
+        _await_end(guard, timeout_s=self.state.stop_timeout_s + GUARD_TIMEOUT_S)
+        # Nothing is left of the rest unless the guard was killed or hangs.
+        if self.state.cleanup and not self._ended_cleanly():
+            run_capture(self.state.cleanup, timeout_s=CLEANUP_TIMEOUT_S)
         for process in (guard, server):
             _signal(process, signal.SIGKILL)
-            _await_end(process, timeout_s=_GUARD_TIMEOUT_S)
-        for region in _SHARED_MEMORY.glob(f"{self.state.shm_prefix}*"):
-            region.unlink(missing_ok=True)
+            _await_end(process, timeout_s=GUARD_TIMEOUT_S)
+        kill_marked(mark(self.state.shm_prefix))
+        remove_shared_memory(self.state.shm_prefix)
         (self.state.run_dir / STATE_FILE).unlink(missing_ok=True)
 
+    def _ended_cleanly(self) -> bool:
+        """Say whether the guard came to its last act: to write how the server ended."""
+        return not self.state.guard.is_alive() and _recorded_exit(self.state.run_dir) is not None
 
-def attach(run_dir: Path) -> RunningServer | None:
+
+def mark(shm_prefix: str) -> str:
+    """Return the variable that all processes of a server carry."""
+    return f"{MARK}={shm_prefix}"
+
+
+def attach(run_dir: Path, access: Access = OPEN) -> RunningServer | None:
     """Return the server that runs from *run_dir*, or None; what a dead one left there is cleared away."""
     state = load_state(run_dir)
     if state is None:
         return None
-    running = RunningServer(state)
+    running = RunningServer(state, access)
     if running.alive():
         return running
     running.stop()
@@ -127,6 +160,12 @@ def fault(message: str, log: Path, *, hint: str = "", kind: type[ServerFault] = 
     lines = [line for line in tail(log, _LINES_READ) if line.strip() and not line.startswith(("|", "+"))]
     said = "\n".join(f"  {line[:_LONGEST_LINE]}" for line in lines[-_TAIL_LINES:])
     return kind(f"{message}\n{said}" if said else message, hint=hint or f"the whole log is {log}")
+
+
+def _state(entry: dict[str, Any]) -> str:
+    """Return the state of one model of the index; of one that is not ready, with Triton's reason."""
+    state, reason = str(entry.get("state", "")) or "not loaded", str(entry.get("reason", ""))
+    return f"{state}: {cause.one_line(reason)}" if reason and state != _READY else state
 
 
 def _recorded_exit(run_dir: Path) -> int | None:

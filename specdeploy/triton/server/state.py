@@ -17,7 +17,7 @@ from specdeploy.triton.server.ports import Endpoints
 STATE_FILE: Final = "server.json"
 EXIT_FILE: Final = "exit.json"
 LOG_FILE: Final = "server.log"
-SCHEMA_VERSION: Final = "1.0"
+SCHEMA_VERSION: Final = "1.1"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,8 +48,12 @@ class ServerState:
         repository: The model repository that it serves.
         run_dir: Its log, backends and this state.
         shm_prefix: What the names of its shared memory regions begin with.
-        version: Version of Triton.
+        version: Version of Triton; empty when it is not known.
         started: When, ISO 8601 in UTC.
+        models: The models that it was told to load; empty is all of its repository.
+        front_door: The model that requests go to; empty when it has none.
+        stop_timeout_s: Seconds between asking it to end and ending it.
+        cleanup: Command that removes what no signal reaches, such as its container; empty is none.
     """
 
     guard: Process
@@ -60,6 +64,10 @@ class ServerState:
     shm_prefix: str
     version: str
     started: str
+    models: tuple[str, ...] = ()
+    front_door: str = ""
+    stop_timeout_s: float = 12.0
+    cleanup: tuple[str, ...] = ()
 
     @property
     def log(self) -> Path:
@@ -109,4 +117,9 @@ def _state(document: dict[str, Any]) -> ServerState:
         shm_prefix=str(document["shm_prefix"]),
         version=str(document["version"]),
         started=str(document["started"]),
+        # An earlier release left these out, and its servers are to be found and stopped all the same.
+        models=tuple(map(str, document.get("models", ()))),
+        front_door=str(document.get("front_door", "")),
+        stop_timeout_s=float(document.get("stop_timeout_s", 12.0)),
+        cleanup=tuple(map(str, document.get("cleanup", ()))),
     )
