@@ -54,9 +54,14 @@ class Expectations:
 
         target_model: The engine model of the target.
 
-        draft_model: The engine model of the draft.
+        draft_model: The engine model of the draft; None when drafts come from the text or from the engine itself.
 
         num_draft_tokens: The deployment's own number of drafts per round.
+
+        max_draft_tokens: The most that a request may ask for; None is no limit.
+
+        fixed_by: What fixes the number of drafts, such as ``medusa``, so that a request can neither change it nor
+            switch speculation off; empty when it can.
 
         max_seq_len: Longest prompt plus answer, in tokens.
 
@@ -78,9 +83,16 @@ class Expectations:
     front_door: str = "ensemble"
     second_door: str | None = "tensorrt_llm_bls"
     target_model: str = "tensorrt_llm"
-    draft_model: str = "tensorrt_llm_draft"
+    draft_model: str | None = "tensorrt_llm_draft"
+    max_draft_tokens: int | None = None
+    fixed_by: str = ""
     target_precision: str = "fp32"
     max_tokens: int = 32
     request_timeout_s: float = 60.0
     check_timeout_s: float = 120.0
     prompts: tuple[SmokePrompt, ...] = PROMPTS
+
+    @property
+    def control_drafts(self) -> int | None:
+        """What to ask for to have the target alone; None, the deployment's own way, where that cannot be had."""
+        return None if self.fixed_by else 0

@@ -81,7 +81,15 @@ class Probe:
     def request(
         self, prompt: str | None = None, *, max_tokens: int | None = None, drafts: int | None = None
     ) -> GenerateRequest:
-        """Build a greedy request; the first prompt and the usual length unless said otherwise."""
+        """Build a greedy request; the first prompt and the usual length unless said otherwise.
+
+        Raises:
+            NotApplicable: A number of drafts is asked for, and the deployment's is fixed.
+        """
+        if drafts is not None and self.expect.fixed_by:
+            raise NotApplicable(
+                f"{self.expect.fixed_by} drafts always as it was built to: the target alone is another deployment"
+            )
         return GenerateRequest(
             prompt=self.expect.prompts[0].text if prompt is None else prompt,
             max_tokens=self.expect.max_tokens if max_tokens is None else max_tokens,

@@ -25,7 +25,7 @@ _SAMPLED_TOKENS = 16
 def short_answers(probe: Probe) -> str:
     """``max_tokens`` of 1, of less than the draft's length and of one round more gives exactly that many tokens."""
     drafts = probe.expect.num_draft_tokens
-    reference = probe.greedy(drafts=0)
+    reference = probe.greedy(drafts=probe.expect.control_drafts)
     lengths = [n for n in sorted({1, max(drafts - 1, 1), drafts + 2}) if n <= len(reference.ids)]
     if not lengths:
         raise Broken("the answer is empty: there is nothing to cut short")
@@ -43,7 +43,7 @@ def short_answers(probe: Probe) -> str:
 
 def stop_word(probe: Probe) -> str:
     """The answer ends in front of a stop word, streamed or not, and no part of the word leaks."""
-    whole = probe.greedy(drafts=0)
+    whole = probe.greedy(drafts=probe.expect.control_drafts)
     found = re.search(r"(?<=\s)\w{3,}(?=\W)", whole.text[1:])
     if found is None:
         raise NotApplicable(f"the answer has no word in its midst to stop at: {whole.text!r}")
@@ -68,11 +68,12 @@ def seeds(probe: Probe) -> str:
     draft's probabilities into account, and those of a quantised draft depend a little on what its KV cache happens to
     hold: there one repetition among several is asked for, which an ignored seed would not give.
     """
-    _require_repeatable(probe, "target alone", _sampled(probe, _SEED, drafts=0))
+    alone = probe.expect.control_drafts
+    _require_repeatable(probe, "target alone", _sampled(probe, _SEED, drafts=alone))
     _require_repeatable(probe, "drafts accepted by match", _sampled(probe, _SEED, use_draft_logits=False))
     if not _repeats(probe, _sampled(probe, _SEED, use_draft_logits=True)):
         raise Broken(f"drafts accepted by rejection: one seed, sent {_TRIES} times, gave {_TRIES} different answers")
-    others = [probe.whole(_sampled(probe, _SEED + n, drafts=0)).ids for n in range(_OTHER_SEEDS + 1)]
+    others = [probe.whole(_sampled(probe, _SEED + n, drafts=alone)).ids for n in range(_OTHER_SEEDS + 1)]
     if len(set(others)) == 1:
         raise Broken(f"{len(others)} seeds gave one and the same answer: is temperature or seed ignored?")
     return f"{len(set(others))} different answers from {len(others)} seeds"

@@ -15,7 +15,8 @@ _LONG_DRAFT = 7
 
 def lossless_greedy(probe: Probe) -> str:
     """Greedy token ids with drafts equal those of the target alone, for several prompts and draft lengths."""
-    lengths = sorted({1, probe.expect.num_draft_tokens, _LONG_DRAFT})
+    most = probe.expect.max_draft_tokens or _LONG_DRAFT
+    lengths = sorted({1, probe.expect.num_draft_tokens, min(_LONG_DRAFT, most)})
     differences: list[dict[str, Any]] = []
     for prompt in probe.expect.prompts:
         reference = probe.greedy(prompt.text, drafts=0)

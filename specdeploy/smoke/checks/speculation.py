@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdeploy.smoke.probe import Broken
+from specdeploy.smoke.probe import Broken, NotApplicable
 
 if TYPE_CHECKING:
     from specdeploy.smoke.probe import Probe
@@ -17,14 +17,20 @@ def speculation_on(probe: Probe) -> str:
     An acceptance of nothing at all over every prompt is a fault, too: broken logits look like that (TensorRT-LLM PR
     5146), and so does a draft that was fed something else than the target.
     """
-    before = probe.settled_count(probe.expect.draft_model)
+    before = _draft_requests(probe)
     answers = [probe.greedy(prompt.text) for prompt in probe.expect.prompts]
-    asked = probe.settled_count(probe.expect.draft_model) - before
+    asked = _draft_requests(probe) - before
     for prompt, answer in zip(probe.expect.prompts, answers, strict=True):
-        _require_sound(f"prompt {prompt.name}", answer, probe.expect.num_draft_tokens)
-    steps = sum(answer.num_spec_steps or 0 for answer in answers)
+        _require_on(f"prompt {prompt.name}", answer)
+        # Only with a draft model is every round known: a text may have nothing to look up, and an engine keeps its
+        # rounds to itself.
+        if probe.expect.draft_model is not None:
+            _require_sound(f"prompt {prompt.name}", answer, probe.expect.num_draft_tokens)
     drafted = sum(answer.total_draft_tokens or 0 for answer in answers)
     accepted = sum(answer.total_accepted_draft_tokens or 0 for answer in answers)
+    if probe.expect.draft_model is None:
+        return _without_draft_model(probe, drafted, accepted)
+    steps = sum(answer.num_spec_steps or 0 for answer in answers)
     if not asked:
         raise Broken(f"Triton counts no request to {probe.expect.draft_model}, but the answers claim {steps} rounds")
     if not accepted:
@@ -34,9 +40,9 @@ def speculation_on(probe: Probe) -> str:
 
 def control(probe: Probe) -> str:
     """``num_draft_tokens`` 0 decodes with the target alone, says ``requested``, and leaves the draft model in peace."""
-    before = probe.settled_count(probe.expect.draft_model)
+    before = _draft_requests(probe)
     answer = probe.greedy(drafts=0)
-    asked = probe.settled_count(probe.expect.draft_model) - before
+    asked = _draft_requests(probe) - before
     if answer.bypass_reason != "requested":
         raise Broken(f"bypass_reason is {answer.bypass_reason!r}; expected 'requested'")
     if answer.total_draft_tokens or answer.num_spec_steps:
@@ -49,10 +55,28 @@ def control(probe: Probe) -> str:
     return f"{len(answer.ids)} tokens from the target alone"
 
 
-def _require_sound(what: str, answer: Chunk, num_draft_tokens: int) -> None:
-    """Hold the counts to what they mean: S rounds, D drafted, A accepted, h[j] rounds that accepted exactly j."""
+def _draft_requests(probe: Probe) -> int:
+    """Return how many requests the draft model has answered; 0 where there is none."""
+    return 0 if probe.expect.draft_model is None else probe.settled_count(probe.expect.draft_model)
+
+
+def _without_draft_model(probe: Probe, drafted: int, accepted: int) -> str:
+    if not probe.expect.fixed_by:
+        return f"{accepted} of {drafted} tokens that were looked up in the text accepted"
+    if not drafted:
+        raise NotApplicable(f"{probe.expect.fixed_by} does not say what it drafted: see whether it is faster")
+    if not accepted:
+        raise Broken(f"none of the {drafted} tokens that {probe.expect.fixed_by} drafted was accepted")
+    return f"{accepted} of {drafted} tokens that {probe.expect.fixed_by} drafted accepted"
+
+
+def _require_on(what: str, answer: Chunk) -> None:
     if answer.bypass_reason:
         raise Broken(f"{what}: speculation is off: {answer.bypass_reason}", {"bypass_reason": answer.bypass_reason})
+
+
+def _require_sound(what: str, answer: Chunk, num_draft_tokens: int) -> None:
+    """Hold the counts to what they mean: S rounds, D drafted, A accepted, h[j] rounds that accepted exactly j."""
     steps, drafted, accepted = answer.num_spec_steps, answer.total_draft_tokens, answer.total_accepted_draft_tokens
     if steps is None or drafted is None or accepted is None:
         raise Broken(f"{what}: the answer does not say how many tokens were drafted and accepted")

@@ -12,7 +12,7 @@ from specdeploy.errors import ConfigError
 from specdeploy.smoke import CHECKS, CheckResult, SmokeReport, run_smoke
 from specdeploy.smoke.runner import select
 from specdeploy.triton.client import RequestFailed
-from tests.unit.smoke.deployment import EXPECT, FakeDeployment
+from tests.unit.smoke.deployment import DRAFTS, EXPECT, FakeDeployment
 
 
 def test_no_server_skips_everything() -> None:
@@ -183,3 +183,32 @@ def test_the_document_is_plain_data() -> None:
     assert (document["schema_version"], document["kind"], document["passed"]) == ("1.0", "smoke", False)
     assert document["counts"] == {"pass": 1, "fail": 1, "skip": 0}
     assert document["checks"][1]["details"] == {"not_ready": ["tensorrt_llm"]}
+
+
+def test_where_the_number_of_drafts_is_fixed_nothing_is_compared_with_a_control() -> None:
+    """What needs the target alone is skipped and says why; everything else runs."""
+    deployment = FakeDeployment()
+    expected = dataclasses.replace(EXPECT, draft_model=None, fixed_by="medusa")
+
+    report = run_smoke(deployment.client, expected, sleep=lambda seconds: None)
+
+    skipped = {check.name: check.reason for check in report.checks if check.status == "skip"}
+    assert skipped.keys() == {"control", "lossless-greedy"}
+    assert all("medusa drafts always as it was built to" in reason for reason in skipped.values())
+    assert report.count("fail") == 0
+    assert report.exit_code == 0
+
+
+def test_no_more_is_asked_for_than_the_engine_was_built_for() -> None:
+    """An engine for three drafts is not compared at seven."""
+    deployment = FakeDeployment()
+
+    report = run_smoke(
+        deployment.client,
+        dataclasses.replace(EXPECT, max_draft_tokens=DRAFTS),
+        only=["lossless-greedy"],
+        sleep=lambda seconds: None,
+    )
+
+    assert report.checks[0].status == "pass"
+    assert report.checks[0].reason.endswith("drafts of 1, 3")
