@@ -1,6 +1,7 @@
 # The toolkit inside NVIDIA's Triton image: builds and serves where TensorRT-LLM is.
 #   docker build -t specdeploy .
-#   docker run --rm --gpus all -v "$PWD":/work -w /work specdeploy build
+#   docker run --rm --gpus all --shm-size=2g --ulimit memlock=-1 --user "$(id -u):$(id -g)" -v "$PWD":/deployment \
+#     specdeploy up --config specdeploy.yaml
 # Another release of TensorRT-LLM: --build-arg BASE=nvcr.io/nvidia/tritonserver:<month>-trtllm-python-py3
 ARG BASE=nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3
 FROM ${BASE}
@@ -12,7 +13,17 @@ COPY specdeploy ./specdeploy
 # packages stay visible, so that `doctor` sees which release is installed.
 RUN python3 -m venv --system-site-packages /opt/specdeploy/venv \
  && /opt/specdeploy/venv/bin/python -m pip install --no-cache-dir . \
- && ln -s /opt/specdeploy/venv/bin/specdeploy /usr/local/bin/specdeploy
+ && ln -s /opt/specdeploy/venv/bin/specdeploy /usr/local/bin/specdeploy \
+ && useradd --create-home --uid 10001 specdeploy \
+ && chmod 1777 /home/specdeploy
+
+# Nothing here needs root. Give --user your own ids where it is to write to a folder of yours; the home is open to them.
+USER 10001
+ENV HOME=/home/specdeploy
+WORKDIR /deployment
+# For a container that serves: ready is every model, not an open port. Engines take minutes to load.
+# SPECDEPLOY_CONFIG names the configuration where it is not specdeploy.yaml.
+HEALTHCHECK --interval=30s --timeout=15s --start-period=20m --retries=3 CMD ["specdeploy", "serve", "status"]
 
 ENTRYPOINT ["specdeploy"]
 CMD ["--help"]

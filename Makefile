@@ -4,7 +4,7 @@
 SHELL       := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench install runtime checkpoint clean
+.PHONY: help demo test lint gpu bench install runtime checkpoint clean
 
 VENV       := .venv
 BIN        := $(VENV)/bin
@@ -29,7 +29,12 @@ lint: install  ## Ruff and mypy --strict.
 	@$(BIN)/mypy
 	@cd specdeploy/cpu/backend && MYPYPATH=. ../../../$(BIN)/mypy --config-file ../../../pyproject.toml --explicit-package-bases \
 	  --exclude '^nothing' model.py tensorrtllm_cpu/*.py
-	@for model in specdeploy/triton/models/*/1; do MYPYPATH=$$model $(BIN)/mypy $$model/*.py; done
+	@for model in specdeploy/triton/models/*/1; do MYPYPATH=$$model:specdeploy/triton/models/speculative_decoder/1 $(BIN)/mypy $$model/*.py; done
+
+gpu: checkpoint  ## With an NVIDIA GPU and Docker: the job of `make demo` by TensorRT-LLM's own programs, in NVIDIA's image.
+	@docker build --tag specdeploy .
+	@docker run --rm --gpus all --shm-size=2g --ulimit memlock=-1 --user "$$(id -u):$$(id -g)" --volume "$(CURDIR):/deployment" \
+	  specdeploy up --config build/smollm2-135m-gpu.yaml
 
 bench: install runtime checkpoint  ## Measure what the README claims, as ratios in one run.
 	@$(BIN)/python -m tests.bench $(ARGS)

@@ -65,7 +65,7 @@ def test_the_commands_for_engines_work_in_their_order(tmp_path: Path) -> None:
     config["tensorrt_llm"]["examples_dir"] = str(toolchain.examples)
     (tmp_path / "specdeploy.yaml").write_text(yaml.safe_dump(config))
 
-    for command in _commands("TensorRT-LLM engines"):
+    for command in (*_commands("TensorRT-LLM engines"), *_commands("The repository and the server, on GPUs")):
         words = shlex.split(command)
         done = specdeploy(*words[1:], cwd=tmp_path, env=dict(toolchain.env))
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"

@@ -126,3 +126,18 @@ def test_up_stops_at_a_gate_that_fails_and_still_reports(ran: tuple[Path, dict[s
     assert done.returncode == 1, done.stderr
     assert "stopped at gate" in done.stderr
     assert "Gate failed" in (folder / "failed" / "report.html").read_text()
+
+
+def test_up_needs_no_draft_where_drafts_are_looked_up(tmp_path: Path) -> None:
+    """One engine, the same line, the same checks: with drafts from the text, and a control beside them."""
+    config = write_deployment(tmp_path)
+    text = config.read_text().replace("draft:\n  checkpoint: draft\n", "speculation:\n  method: ngram\n")
+    config.write_text(text.replace(">= 1.2", ">= 1.0"))
+
+    done = specdeploy("up", "--json", "--set", "load.pairs=1", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["smoke"]["counts"] == {"pass": 20, "fail": 0, "skip": 0}
+    assert document["load"]["outputs"]["identical"] == document["load"]["outputs"]["compared"] == 5
+    assert not (tmp_path / "models" / "tensorrt_llm_draft").exists()

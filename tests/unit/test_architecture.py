@@ -33,6 +33,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "checkpoint.fitness",
             "checkpoint.tokenizer",
             "planning",
+            "deploy",
             "engine",
             "triton.tensors",
             "triton.pbtxt",
@@ -60,6 +61,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "triton.runtime",
             "triton.server",
             "triton.sources",
+            "triton.migration_sources",
             "triton.client",
             "bench.driver",
         }
