@@ -43,7 +43,7 @@ ALLOWED = {
     "--grpc-port", "--metrics-address", "--metrics-port", "--allow-http", "--allow-grpc", "--allow-metrics",
     "--allow-gpu-metrics", "--exit-timeout-secs", "--backend-config", "--pinned-memory-pool-byte-size",
     "--enable-peer-access", "--cuda-memory-pool-byte-size", "--model-control-mode", "--load-model", "--rate-limit",
-    "--log-info", "--log-verbose",
+    "--log-info", "--log-verbose", "--model-load-thread-count",
 }
 shown = {name: os.environ[name] for name in os.environ if name.startswith(("TRTLLM_", "OMPI_", "SPECDEPLOY_"))}
 record(tool="tritonserver", env=shown)
