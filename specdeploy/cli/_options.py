@@ -52,6 +52,24 @@ overrides_option = click.option(
 )
 
 
+def refuse_misplaced(ctx: click.Context) -> None:
+    """Refuse options of a group in front of a subcommand, which has its own: they would be ignored.
+
+    Raises:
+        UsageError: One was given.
+    """
+    given = [
+        parameter
+        for parameter in ctx.command.params
+        if parameter.name and ctx.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if ctx.invoked_subcommand is not None and given:
+        option = max(given[0].opts, key=len)
+        raise click.UsageError(
+            f"{option} stands before {ctx.invoked_subcommand}; options of {ctx.invoked_subcommand} come after it", ctx
+        )
+
+
 def with_config(command: Callable[..., R]) -> Callable[..., R]:
     """Give a command ``--config`` and ``--set``, and pass it the loaded configuration as ``loaded``."""
 

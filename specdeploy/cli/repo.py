@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from specdeploy.cli._options import config_option, json_option, overrides_option
+from specdeploy.cli._options import config_option, json_option, overrides_option, refuse_misplaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +42,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Write the Triton model repository from the configuration and the built engines, and lint it."""
+    refuse_misplaced(ctx)
     if ctx.invoked_subcommand is not None:
         return
     if image is not None:

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from specdeploy.cli._options import config_option, json_option, overrides_option, with_config
+from specdeploy.cli._options import config_option, json_option, overrides_option, refuse_misplaced, with_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from specdeploy.config.load import LoadedConfig
     from specdeploy.pipeline.serving import Addresses
+    from specdeploy.triton.server import RunningServer
 
 _LOOK_EVERY_S = 1.0
 _UNKNOWN = "not measured"
@@ -33,6 +32,7 @@ def command(
     Ready also means that a first request through the front door has been answered. Ports are free ones on loopback
     unless the configuration names them.
     """
+    refuse_misplaced(ctx)
     if ctx.invoked_subcommand is not None:
         return
     from specdeploy.cli import _render
@@ -50,7 +50,7 @@ def command(
     with serving.serve(loaded, on_line=note) as running:
         _show_addresses(serving.addresses(running), as_json)
         click.echo(f"log: {running.log}\nCtrl-C stops it", err=True)
-        _watch(running.require_alive)
+        _watch(running)
 
 
 @command.command("status")
@@ -81,13 +81,16 @@ def stop(loaded: LoadedConfig) -> None:
     click.echo("stopped" if serving.stop(loaded) else "no server was running")
 
 
-def _watch(look: Callable[[], None]) -> None:
-    """Look after the server until it dies, which raises, or a signal comes."""
+def _watch(running: RunningServer) -> None:
+    """Look after the server until it is stopped, dies, which raises, or a signal comes."""
     import threading
 
     pause = threading.Event()
     while not pause.wait(_LOOK_EVERY_S):
-        look()
+        if running.was_stopped():
+            click.echo("another command stopped it", err=True)
+            return
+        running.require_alive()
 
 
 def _show_plan(loaded: LoadedConfig, as_json: bool) -> None:

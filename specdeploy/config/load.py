@@ -133,8 +133,7 @@ def _override(table: Section, key: str, text: str) -> Value:
     leaf = _find(table, key)
     if not leaf.is_list:
         return values.parse(leaf, text)
-    inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    return tuple(values.parse(leaf, item.strip()) for item in inner.split(",")) if inner.strip() else ()
+    return tuple(values.parse(leaf, item) for item in values.items(leaf, text))
 
 
 def _find(table: Section, key: str) -> Leaf:

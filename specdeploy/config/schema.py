@@ -270,7 +270,7 @@ class ServeConfig:
     log_info: bool = option(True, describe="Log more than warnings and errors.")
     log_verbose: int = option(0, describe="Verbosity of the log; 0 is none, 1 and above more and more.", minimum=0)
     models: tuple[str, ...] = option(
-        (), describe="Load only these and what they need (explicit model control), one a line. Empty: all."
+        (), describe="Load only these, their steps and engines (explicit model control). Empty: all."
     )
     warmup: bool = option(True, describe="Ready only after one request through the front door has been answered.")
     exit_timeout_s: int = option(5, describe="Seconds that a stopping server waits for its requests.", minimum=0)

@@ -6,6 +6,7 @@ not YAML's guessing rules: there ``no`` is a boolean, ``010`` is eight and ``1e3
 
 from __future__ import annotations
 
+import csv
 import difflib
 import math
 import re
@@ -44,6 +45,24 @@ def parse(leaf: Leaf, text: str) -> Scalar:
     value = _integer(text) if leaf.kind == "integer" else _number(text)
     _check_bounds(leaf, value)
     return value
+
+
+def items(leaf: Leaf, text: str) -> tuple[str, ...]:
+    """Split the text of a list: ``[a, "b, c"]``, or without brackets numbers with commas, or one text as it is.
+
+    Raises:
+        BadValue: A quotation is open.
+    """
+    bracketed = text.startswith("[") and text.endswith("]")
+    if leaf.kind == "text" and not bracketed:
+        # Many texts have commas of their own: options of programs, parts of an API.
+        return (text,) if text.strip() else ()
+    inner = text[1:-1] if bracketed else text
+    try:
+        found = next(csv.reader([inner], skipinitialspace=True, strict=True), [])
+    except csv.Error as error:
+        raise BadValue(f"{text!r} is no list: {error}", 'Write [a, "b, c"]: quotes around what has a comma.') from None
+    return tuple(item.strip() for item in found) if inner.strip() else ()
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:

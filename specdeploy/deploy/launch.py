@@ -88,6 +88,8 @@ def launch(served: Served, placement: Placement, shm_prefix: str) -> Launch:
     """
     ranks = tuple(_ranks(served, placement, shm_prefix))
     env = _orchestrator_env(placement) if placement.mode == "orchestrator" else {}
+    # Nothing is written into the repository, by the models' Python neither.
+    env |= {"PYTHONDONTWRITEBYTECODE": "1"}
     # A relative path of an engine starts where NVIDIA's backend runs.
     return Launch(
         argv=ranks[0] if placement.mode == "single" else _mpirun(served, ranks), env=env, cwd=served.repository

@@ -6,7 +6,6 @@ Knows the configuration, the repository and the machine. Starts nothing; :mod:`s
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from specdeploy.deploy.access import Access, access_of
 from specdeploy.deploy.flags import Listening, Served, extra_words
 from specdeploy.deploy.launch import mpirun_words, needs_mpirun
-from specdeploy.errors import ConfigError, EnvironmentFault, RepositoryError, ToolMissing
+from specdeploy.errors import ConfigError, EnvironmentFault, ToolMissing
 from specdeploy.pipeline.machine import container_settings
+from specdeploy.pipeline.served import chosen_models, engine_paths, require_repository
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.planning.placement import place
 from specdeploy.system import host
 from specdeploy.system.process import which
-from specdeploy.triton.repository import names
 from specdeploy.triton.runtime import TRITON_VERSION, Runtime, cache_dir, find_runtime
 from specdeploy.triton.runtime.interpreters import SERVER_PYTHONS
 from specdeploy.triton.server import BACKEND
@@ -99,7 +98,7 @@ def launcher_for(loaded: LoadedConfig, asked: Access) -> tuple[Launcher, tuple[s
     runner = runner_of(loaded)
     extra_words(loaded.config.serve.extra_args)
     runtime = _require_runtime() if runner == "embedded" else _any_runtime()
-    _require_repository(loaded)
+    require_repository(loaded)
     _require_programs(loaded, runner)
     notes = _require_gpus(loaded.config, runner)
     return _launcher(loaded, runner, asked, runtime), (*((_STAND_IN,) if runner == "embedded" else ()), *notes)
@@ -139,30 +138,21 @@ def access(loaded: LoadedConfig, *, secrets: Mapping[str, str] | None) -> Access
     serve = loaded.config.serve
     written = (path for path in (serve.tls_cert, serve.tls_key, serve.tls_ca) if path)
     files = {path: str(loaded.resolve(path).resolve()) for path in written}
+    # A plan is for another machine, perhaps, where the files are.
+    for written_as, path in files.items() if secrets is not None else ():
+        if not os.access(path, os.R_OK) or Path(path).is_dir():
+            raise ConfigError(
+                f"the certificate or key {written_as} cannot be read: there is no such file, or it is not ours to read",
+                hint=f"serve.tls_cert, serve.tls_key and serve.tls_ca name files ({path})",
+            )
     return access_of(serve, files=files, secrets=secrets)
-
-
-def repository_document(repository: Path) -> dict[str, Any]:
-    """Return what ``specdeploy.json`` of a repository says; empty when there is none."""
-    try:
-        document = json.loads((repository / names.MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-def front_door(loaded: LoadedConfig) -> str:
-    """Return the model that requests go to; empty when the server does not load it."""
-    listed = repository_document(workspace(loaded).repository).get("models", names.model_names(loaded.config))
-    chosen = loaded.config.serve.models
-    # Those that are named bring what they need, and nobody else brings the front door.
-    return names.ENSEMBLE if names.ENSEMBLE in (chosen or listed) else ""
 
 
 def _launcher(loaded: LoadedConfig, runner: str, asked: Access, runtime: Runtime) -> Launcher:
     config, path = loaded.config, workspace(loaded)
+    serve = dataclasses.replace(config.serve, models=chosen_models(config))
     served = Served(
-        serve=dataclasses.replace(config.serve, tritonserver=_program(loaded)),
+        serve=dataclasses.replace(serve, tritonserver=_program(loaded)),
         repository=str(path.repository),
         listening=UNNAMED.listening,
         gpus=config.profile != "cpu",
@@ -175,7 +165,7 @@ def _launcher(loaded: LoadedConfig, runner: str, asked: Access, runtime: Runtime
     if runner == "local":
         return local
     # A path of this machine means nothing in an image, where the program is the one that the user named.
-    served = dataclasses.replace(served, serve=config.serve)
+    served = dataclasses.replace(served, serve=serve)
     inside = dataclasses.replace(local, served=served)
     return ContainerLauncher(inside=inside, settings=container_settings(config), reads=_reads(loaded, asked))
 
@@ -187,12 +177,12 @@ def _reads(loaded: LoadedConfig, asked: Access) -> tuple[Path, ...]:
     if config.profile == "llmapi":
         # Nothing is compiled: the checkpoints themselves are served.
         found += [path.target, *([path.draft] if config.draft.checkpoint else [])]
-    elif config.repo.engine_root:
-        root = Path(config.repo.engine_root)
-        # It may be a path of the image, or of a volume that container.extra_args mounts.
-        found += [root] if root.is_absolute() and root.exists() else []
     else:
-        found.append(path.engines)
+        # One that is not here may be a path of the image, or of a volume that container.extra_args mounts.
+        engines = [engine for engine in engine_paths(path.repository) if engine.exists()]
+        ours = any(engine.is_relative_to(path.engines) for engine in engines)
+        found += [path.engines] if ours or not path.repository.is_dir() else []
+        found += [engine for engine in engines if not engine.is_relative_to(path.engines)]
     return tuple(dict.fromkeys([*found, *map(Path, asked.files)]))
 
 
@@ -245,26 +235,6 @@ def _require_runtime() -> Runtime:
             hint="install it with `specdeploy runtime install`; `specdeploy doctor` says what else is missing",
         )
     return runtime
-
-
-def _require_repository(loaded: LoadedConfig) -> None:
-    """Refuse a repository that is not there, not ours, or another deployment profile's."""
-    config, repository = loaded.config, workspace(loaded).repository
-    if not repository.is_dir():
-        what = "is not a directory" if repository.exists() else "is not there"
-        raise RepositoryError(f"the model repository {repository} {what}", hint="write it with `specdeploy repo`")
-    profile = repository_document(repository).get("profile")
-    if profile is None:
-        raise RepositoryError(
-            f"{repository} is no model repository of specdeploy: it has no readable {names.MANIFEST}",
-            hint="point repo.path to one that `specdeploy repo` wrote, or write it there",
-        )
-    if profile != config.profile:
-        raise RepositoryError(
-            f"the model repository {repository} is for profile {profile}, and the configuration is for "
-            f"{config.profile}",
-            hint="write it again with `specdeploy repo`, or point repo.path to another",
-        )
 
 
 def _require_programs(loaded: LoadedConfig, runner: str) -> None:

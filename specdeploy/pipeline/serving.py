@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from specdeploy.deploy.status import acceptance, model_statuses
 from specdeploy.errors import ConfigError, ServerFault
-from specdeploy.pipeline.launching import access, front_door, launcher_for
+from specdeploy.pipeline.launching import access, launcher_for, runner_of
 from specdeploy.pipeline.prepare import lint, require_sound
+from specdeploy.pipeline.served import engines_are_elsewhere, front_door
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.triton.server import (
     ManagedServer,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from specdeploy.config.load import LoadedConfig
 
 _PROBE_TIMEOUT_S = 30.0
+_START = "start one with `specdeploy serve --detach`"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,7 @@ def find_running(loaded: LoadedConfig) -> Addresses:
     Raises:
         ServerFault: None is running; the message says how the last one ended.
     """
-    return addresses(_require(loaded))
+    return addresses(_require(loaded, hint=f"{_START}, or let this command start its own with --serve"))
 
 
 def require_measurable(loaded: LoadedConfig) -> None:
@@ -104,11 +106,11 @@ def status(loaded: LoadedConfig, *, probe: bool = False) -> dict[str, Any]:
         ConfigError: A variable with a secret is not set.
         ServerFault: No server is running.
     """
-    running = _require(loaded)
+    running = _require(loaded, hint=_START)
     samples = running.metrics()
     found = model_statuses(running.index(), running.api.statistics(), samples)
     drafts = acceptance(samples)
-    complaint = _probe(running) if probe else None
+    complaint = _not_allowed(running) or (_probe(running) if probe else None)
     return {
         "schema_version": "1.1",
         "kind": "server",
@@ -133,19 +135,24 @@ def addresses(running: RunningServer) -> Addresses:
     return Addresses(http_url=ends.http_url, grpc_url=ends.grpc_url, metrics_url=ends.metrics_url)
 
 
+def _not_allowed(running: RunningServer) -> str | None:
+    said = running.api.refusal()
+    return said and f"the configuration has not the header and secret that the server wants ({said})"
+
+
 def _probe(running: RunningServer) -> str | None:
     door = running.state.front_door
     return running.api.warm_up(door, _PROBE_TIMEOUT_S) if door else "it serves no front door"
 
 
-def _require(loaded: LoadedConfig) -> RunningServer:
+def _require(loaded: LoadedConfig, *, hint: str) -> RunningServer:
     place = workspace(loaded)
     running = attach(place.run, access(loaded, secrets=os.environ))
     if running is None:
         ended = last_exit(place.run)
         raise ServerFault(
-            f"no server of {loaded.config.name} is running" + (f"; the last one {ended}" if ended else ""),
-            hint="start one with `specdeploy serve --detach`, or let this command start its own with --serve",
+            f"no server of {loaded.config.name} is running" + (f"; of the last one: {ended}" if ended else ""),
+            hint=hint,
         )
     return running
 
@@ -154,7 +161,11 @@ def _server(loaded: LoadedConfig, on_line: Callable[[str], None]) -> ManagedServ
     place = workspace(loaded)
     asked = access(loaded, secrets=os.environ)
     launcher, notes = launcher_for(loaded, asked)
-    require_sound(place.repository, lint(place.repository))
+    # Where a container finds the engines, we may not be able to look.
+    elsewhere = engines_are_elsewhere(place.repository) and runner_of(loaded) == "container"
+    require_sound(place.repository, lint(place.repository, engines=not elsewhere))
+    if elsewhere:
+        on_line("the repository names engines that are not on this machine; the container has to have them")
     for note in notes:
         on_line(note)
     door = front_door(loaded)

@@ -38,6 +38,7 @@ _LLMAPI: Final = "llmapi_decoder"
 _SHARED: Final = (
     "decoder_answer.py",
     "decoder_loop.py",
+    "decoder_metrics.py",
     "decoder_outputs.py",
     "decoder_request.py",
     "decoder_settings.py",

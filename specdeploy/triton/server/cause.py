@@ -29,6 +29,12 @@ _LOADING: Final = re.compile(r"\"?loading: ([^:\s\"]+):\d+")
 _LOAD_FAILED: Final = re.compile(r"failed to load '([^']+)'")
 _LAST: Final = re.compile(r"error: (?:creating server: )?(.*)")
 _CHATTER: Final = re.compile(r"[IW]\d{4} |[|+]")
+# A server without a GPU says so, and serves.
+_HARMLESS: Final = re.compile(r"unable to create stream for \S+: CUDA|CudaDriverHelper has not been initialized")
+# What gRPC says of a certificate or key; Triton then speaks of its port.
+_TLS: Final = re.compile(
+    r"(Invalid (?:private key|cert chain file|certificate)[^\n\"]*)|Unable to create secure server"
+)
 _LONGEST: Final = 400
 _REBUILD: Final = "build it again with the release and the image that serve it"
 _OUT_OF_MEMORY: Final = (
@@ -131,8 +137,21 @@ def start_failure(log: str, exit_code: int | None) -> str:
         log: The server's log.
         exit_code: Its exit code; minus the signal's number; None when it is not known.
     """
-    errors = "\n".join(line for line in log.splitlines() if not _CHATTER.match(line))
-    for explain in (hopeless, _option, _port, _parse, _backend, telling, _unfilled, _model, _poll, _graph, _starter):
+    errors = "\n".join(complaints(log))
+    for explain in (
+        hopeless,
+        _option,
+        _tls,
+        _port,
+        _parse,
+        _backend,
+        telling,
+        _unfilled,
+        _model,
+        _poll,
+        _graph,
+        _starter,
+    ):
         if cause := explain(errors):
             return one_line(cause)
     if exit_code is not None and exit_code < 0:
@@ -141,9 +160,14 @@ def start_failure(log: str, exit_code: int | None) -> str:
     return one_line(last[-1]) if last else _ended(exit_code)
 
 
+def complaints(log: str) -> list[str]:
+    """Return the lines of a log that are more than progress; what every start without a GPU says is none of them."""
+    return [line for line in log.splitlines() if not _CHATTER.match(line) and not _HARMLESS.search(line)]
+
+
 def port_was_taken(log: str) -> bool:
     """Say whether the server ended because another process had one of its ports."""
-    return _PORT.search(log) is not None
+    return _PORT.search(log) is not None and _TLS.search(log) is None
 
 
 def death(exit_code: int | None) -> str:
@@ -164,6 +188,7 @@ def loading_models(log: str) -> tuple[str, ...]:
 
 def telling(log: str) -> str | None:
     """Return what TensorRT-LLM and what it stands on said of an engine that it cannot use; None when nothing."""
+    log = "\n".join(line for line in log.splitlines() if not _HARMLESS.search(line))
     for pattern, meaning in _TELLING:
         if found := re.search(pattern, log):
             model = _LOAD_FAILED.search(log[: found.start()].rpartition("\n")[2]) or _LOAD_FAILED.search(log)
@@ -175,6 +200,11 @@ def telling(log: str) -> str | None:
 def _option(log: str) -> str | None:
     found = _OPTION.search(log)
     return found and (f"this tritonserver does not know the option {found[1]}" if found[1] else found[2])
+
+
+def _tls(log: str) -> str | None:
+    found = _TLS.search(log)
+    return found and f"its certificate or key is none that gRPC can use ({found[1] or found[0]}); see serve.tls_cert"
 
 
 def _port(log: str) -> str | None:
@@ -224,6 +254,23 @@ def _poll(log: str) -> str | None:
 def _graph(log: str) -> str | None:
     found = _GRAPH.search(log)
     return found and found[1]
+
+
+# The most telling first.
+_EXPLAIN: Final = (
+    hopeless,
+    _option,
+    _tls,
+    _port,
+    _parse,
+    _backend,
+    telling,
+    _unfilled,
+    _model,
+    _poll,
+    _graph,
+    _starter,
+)
 
 
 def _ended(exit_code: int | None) -> str:

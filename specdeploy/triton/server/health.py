@@ -23,6 +23,7 @@ _TIMEOUT_S: Final = 5.0
 # Long enough that a draft has something to propose after the first token: every engine is asked.
 _WARM_UP: Final = {"text_input": "Hello", "max_tokens": 4}
 _EVENT: Final = "data:"
+_INDEX: Final = "/v2/repository/index"
 
 
 class Api:
@@ -47,7 +48,7 @@ class Api:
 
     def index(self) -> list[dict[str, Any]] | None:
         """Return the models of the repository with their versions and states."""
-        found = self._json("POST", "/v2/repository/index", "model-repository")
+        found = self._json("POST", _INDEX, "model-repository")
         return found if isinstance(found, list) else None
 
     def statistics(self) -> dict[str, Any] | None:
@@ -60,6 +61,14 @@ class Api:
         port = self._endpoints.metrics_port
         answer = self._ask("GET", "/metrics", {}, port=port) if port else None
         return None if answer is None or answer[0] != http.client.OK else answer[1].decode(errors="replace")
+
+    def refusal(self) -> str | None:
+        """Return what the server says to who may not ask whether it is ready; None where it answers."""
+        for method, path, api in (("GET", "/v2/health/ready", "health"), ("POST", _INDEX, "model-repository")):
+            answer = self._ask(method, path, self._access.headers(api))
+            if answer is not None and answer[0] == http.client.FORBIDDEN:
+                return f"{api}: {answer[1].decode(errors='replace')[:200]}"
+        return None
 
     def warm_up(self, front_door: str, timeout_s: float) -> str | None:
         """Send one short request through a front door; return what went wrong, None when it was answered."""

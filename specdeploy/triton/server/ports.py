@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import ipaddress
 import socket
 from typing import TYPE_CHECKING, Final
 
@@ -68,6 +69,7 @@ def choose_ports(host: str, wanted: Mapping[str, int]) -> dict[str, int]:
         ConfigError: Two uses want one port, or *host* is no address of this machine.
         ServerFault: A wanted port is taken, or may not be bound by this user.
     """
+    _require_address(host)
     given = [port for port in wanted.values() if port]
     for use, port in wanted.items():
         if port and given.count(port) > 1:
@@ -76,6 +78,17 @@ def choose_ports(host: str, wanted: Mapping[str, int]) -> dict[str, int]:
         # All are held until all are found, so that one free port is not handed out twice.
         bound = {use: held.enter_context(_bound(host, port, use)) for use, port in wanted.items()}
         return {use: int(probe.getsockname()[1]) for use, probe in bound.items()}
+
+
+def _require_address(host: str) -> None:
+    """Refuse a name: tritonserver's HTTP endpoint takes one without a word, and listens to nobody."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise ConfigError(
+            f"serve.host is {host!r}, and tritonserver binds addresses only",
+            hint="127.0.0.1 for this machine, 0.0.0.0 for every network",
+        ) from None
 
 
 @contextlib.contextmanager

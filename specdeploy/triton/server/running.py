@@ -103,6 +103,10 @@ class RunningServer:
         if reason is not None:
             raise fault(f"tritonserver is gone: {reason}", self.log)
 
+    def was_stopped(self) -> bool:
+        """Say whether the server has ended because somebody asked it to, and not by itself."""
+        return not self.alive() and self.exit_code() is not None and bool(_asked(self.state.run_dir))
+
     def stop(self) -> None:
         """End the server and all of its processes, and remove its shared memory and its state; fine when it is gone."""
         guard, server = self.state.guard, self.state.server
@@ -143,7 +147,10 @@ def attach(run_dir: Path, access: Access = OPEN) -> RunningServer | None:
 def last_exit(run_dir: Path) -> str | None:
     """Return in one line how the last server of *run_dir* ended; None when none did, or one still runs."""
     code = _recorded_exit(run_dir)
-    return None if code is None else cause.death(code)
+    if code is None:
+        return None
+    asked = _asked(run_dir)
+    return f"it was stopped ({asked})" if asked else cause.death(code)
 
 
 def stop_detached(run_dir: Path) -> bool:
@@ -156,8 +163,9 @@ def stop_detached(run_dir: Path) -> bool:
 
 
 def fault(message: str, log: Path, *, hint: str = "", kind: type[ServerFault] = ServerFault) -> ServerFault:
-    """Return an error whose message ends with the last lines of a server's log, tables left out."""
-    lines = [line for line in tail(log, _LINES_READ) if line.strip() and not line.startswith(("|", "+"))]
+    """Return an error whose message ends with the last lines of a server's log: complaints, or else progress."""
+    read = [line for line in tail(log, _LINES_READ) if line.strip() and not line.startswith(("|", "+"))]
+    lines = cause.complaints("\n".join(read)) or read
     said = "\n".join(f"  {line[:_LONGEST_LINE]}" for line in lines[-_TAIL_LINES:])
     return kind(f"{message}\n{said}" if said else message, hint=hint or f"the whole log is {log}")
 
@@ -169,10 +177,21 @@ def _state(entry: dict[str, Any]) -> str:
 
 
 def _recorded_exit(run_dir: Path) -> int | None:
+    code = _record(run_dir).get("exit_code")
+    return code if isinstance(code, int) else None
+
+
+def _asked(run_dir: Path) -> str:
+    """Return who asked the last server to end, such as a signal; nothing where it ended by itself."""
+    return str(_record(run_dir).get("asked") or "")
+
+
+def _record(run_dir: Path) -> dict[str, Any]:
     try:
-        return int(json.loads((run_dir / EXIT_FILE).read_text(encoding="utf-8"))["exit_code"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        document = json.loads((run_dir / EXIT_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _signal(process: Process, number: signal.Signals) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import triton_python_backend_utils as pb_utils
 from decoder_answer import respond
 from decoder_loop import EngineFault
+from decoder_metrics import DraftMetrics
 from decoder_outputs import response_outputs
 from decoder_request import RequestError
 from decoder_settings import SettingsError
@@ -66,6 +67,7 @@ class TritonPythonModel:
         self._penalties = self._deployment.applies_penalties(self._engine.version)
         self._workers = ThreadPoolExecutor(settings.max_inflight, thread_name_prefix="decode")
         self._free = threading.BoundedSemaphore(settings.max_inflight)
+        self._metrics = DraftMetrics(args)
         pb_utils.Logger.log_info(f"TensorRT-LLM {self._engine.version} serves up to {settings.max_inflight} requests")
 
     def execute(self, requests: Sequence[InferenceRequest]) -> None:
@@ -101,6 +103,8 @@ class TritonPythonModel:
         with contextlib.closing(run):
             for response in respond(run, asked.decoding, self._vocabulary, _never):
                 counted = dataclasses.replace(response, statistics=run.statistics)
+                if response.final:
+                    self._metrics.add(run.statistics)
                 outputs = response_outputs(counted, num_input_tokens=asked.decoding.prompt_ids.size)
                 # The stub may not free a tensor before it is sent, and not one that nobody asked for: hence the named
                 # list, and only wanted tensors in it.

@@ -21,6 +21,7 @@ import triton_python_backend_utils as pb_utils
 from decoder_answer import respond
 from decoder_engine import TritonDraft, TritonTarget
 from decoder_loop import DraftTargetLoop, EngineFault
+from decoder_metrics import DraftMetrics
 from decoder_ngram import NgramDraft
 from decoder_outputs import response_outputs
 from decoder_request import RequestError, read_request
@@ -52,6 +53,7 @@ class TritonPythonModel:
         self._vocabulary = Vocabulary(Tokenizer.from_file(str(folder / "tokenizer.json")))
         self._workers = ThreadPoolExecutor(self._settings.max_inflight, thread_name_prefix="decode")
         self._free = threading.BoundedSemaphore(self._settings.max_inflight)
+        self._metrics = DraftMetrics(args)
         if self._settings.stand_in:
             pb_utils.Logger.log_warn("the engines of this deployment are CPU stand-ins for TensorRT-LLM's")
 
@@ -89,6 +91,8 @@ class TritonPythonModel:
         target = TritonTarget(settings, decoding, name)
         loop = DraftTargetLoop(decoding.prompt_ids, decoding.plan, draft, target)
         for response in respond(loop, decoding, self._vocabulary, _CancelCheck(sender)):
+            if response.final:
+                self._metrics.add(response.statistics)
             outputs = response_outputs(response, num_input_tokens=decoding.prompt_ids.size)
             # The stub may not free a tensor before it is sent, and not one that nobody asked for: hence the named
             # list, and only wanted tensors in it.
