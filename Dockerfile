@@ -21,9 +21,10 @@ RUN python3 -m venv --system-site-packages /opt/specdeploy/venv \
 USER 10001
 ENV HOME=/home/specdeploy
 WORKDIR /deployment
-# For a container that serves: ready is every model, not an open port. Engines take minutes to load.
-# SPECDEPLOY_CONFIG names the configuration where it is not specdeploy.yaml.
-HEALTHCHECK --interval=30s --timeout=15s --start-period=20m --retries=3 CMD ["specdeploy", "serve", "status"]
+# For a container that serves (`serve`, on --network=host or with serve.host 0.0.0.0): healthy is one that answers a short
+# request, since a model whose process died still calls itself ready. Engines take minutes to load. SPECDEPLOY_CONFIG names
+# the configuration where it is not specdeploy.yaml. Docker knows the exit codes 0 and 1 only.
+HEALTHCHECK --interval=30s --timeout=40s --start-period=20m --retries=3 CMD ["sh", "-c", "specdeploy serve status --probe || exit 1"]
 
 ENTRYPOINT ["specdeploy"]
 CMD ["--help"]

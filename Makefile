@@ -33,7 +33,7 @@ lint: install  ## Ruff and mypy --strict.
 
 gpu: checkpoint  ## With an NVIDIA GPU and Docker: the job of `make demo` by TensorRT-LLM's own programs, in NVIDIA's image.
 	@docker build --tag specdeploy .
-	@docker run --rm --gpus all --shm-size=2g --ulimit memlock=-1 --user "$$(id -u):$$(id -g)" --volume "$(CURDIR):/deployment" \
+	@docker run --rm --gpus all --no-healthcheck --shm-size=2g --ulimit memlock=-1 --user "$$(id -u):$$(id -g)" --volume "$(CURDIR):/deployment" \
 	  specdeploy up --config build/smollm2-135m-gpu.yaml
 
 bench: install runtime checkpoint  ## Measure what the README claims, as ratios in one run.

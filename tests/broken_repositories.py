@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -447,6 +448,12 @@ def _empty(folder: Path) -> None:
         path.unlink()
 
 
+def _odd_files(folder: Path) -> None:
+    """Put a pipe into a folder, which is no file, and a link to the file beside it."""
+    os.mkfifo(folder / "pipe")
+    (folder / "again.py").symlink_to("model.py")
+
+
 def _untouched_templates(root: Path) -> None:
     shutil.rmtree(root)
     write_templates(root, "0.18.2")
@@ -475,6 +482,7 @@ ASK: Final[Mapping[Base, Request]] = {
 _FIRST: Final = "first/config.pbtxt"
 _CALLER_CONFIG: Final = "caller/config.pbtxt"
 _X: Final = 'input [ { name: "X" data_type: TYPE_INT32 dims: [ -1 ] } ]'
+_Y: Final = 'name: "Y" data_type: TYPE_INT32 dims: [ -1 ]'
 _STEP_OUT: Final = 'output_map { key: "Y" value: "Y" }'
 _WARMUP: Final = (
     'model_warmup {{ name: "first" batch_size: 1 inputs {{ key: "{key}" value {{ data_type: {kind} dims: [ 2 ] '
@@ -520,7 +528,6 @@ _LAYOUT: Final = (
         append(_FIRST, "version_policy { specific { versions: [ 3 ] } }\n"),
     ),
     _plain("no-backend", "an ensemble without its platform", replace(ENSEMBLE, 'platform: "ensemble"\n', "")),
-    _plain("backend-guessed", "a python model without a backend", replace(_FIRST, 'backend: "python"\n', "")),
     _plain("backend-misspelt", "a misspelt backend", replace(_FIRST, 'backend: "python"', 'backend: "pyhton"')),
     _plain("backend-as-platform", "a backend given as the platform", replace(_FIRST, "backend:", "platform:")),
     _plain("batch-negative", "a negative max_batch_size", replace(_FIRST, "max_batch_size: 4", "max_batch_size: -1")),
@@ -529,8 +536,20 @@ _LAYOUT: Final = (
         "a preferred batch above max_batch_size",
         append(_FIRST, "dynamic_batching { preferred_batch_size: [ 8 ] }\n"),
     ),
+    _plain(
+        "dangling-link",
+        "an editor's lock, a link to nothing, in a model",
+        lambda root: (root / "first" / "1" / ".#model.py").symlink_to("somebody@nowhere.1"),
+    ),
+    _plain("priority", "priorities without a default one", append(_FIRST, "dynamic_batching { priority_levels: 2 }\n")),
 )
 _TENSORS: Final = (
+    _plain("labels", "labels that are not there", replace(_FIRST, _Y, f'{_Y} label_filename: "nope.txt"')),
+    _plain(
+        "format",
+        "the format of an image without its dimensions",
+        replace(_FIRST, _X, _X.replace("dims", "format: FORMAT_NHWC dims")),
+    ),
     _plain("type-missing", "an input without a type", replace(_FIRST, _X, 'input [ { name: "X" dims: [ -1 ] } ]')),
     _plain("dims-missing", "an input without dims", replace(_FIRST, _X, _X.replace(" dims: [ -1 ]", ""))),
     _plain("dims-zero", "a dimension of nothing", replace(_FIRST, _X, _X.replace("-1", "0"))),
@@ -923,6 +942,32 @@ GOOD: Final = (
             append(_FIRST, "version_policy { specific { versions: [ 1 ] } }\n"),
         ),
     ),
+    Good(name="backend-guessed", base="plain", apply=replace(_FIRST, 'backend: "python"\n', "")),
+    Good(
+        name="odd-text",
+        base="plain",
+        # Bytes that are not UTF-8, a type and a kind that nobody knows, and text that only looks like a placeholder.
+        apply=both(
+            append(_FIRST, 'parameters { key: "greeting" value { string_value: "Hello ${name} \\xff" } }\n'),
+            append(_FIRST, 'input [ { name: "Z" data_type: 999 dims: [ 1 ] optional: true } ]\n'),
+            append(_FIRST, 'default_model_filename: "../1/model.py"\n'),
+            write("first/1/conf.yaml", "data: ${DATA_DIR}\n"),
+        ),
+    ),
+    Good(
+        name="odd-code",
+        base="plain",
+        # Files that nobody imports, a class by another name, a method given later, an example of a URL.
+        apply=both(
+            write("first/1/templates/unfinished.py", "def {{ name }}(:\n"),
+            append("first/1/model.py", "\n\n_Model = TritonPythonModel\nTritonPythonModel, _ = _Model, None\n"),
+            append("first/1/model.py", "# postgres://user:pass@host/db\n"),
+            replace("first/1/model.py", "def execute", "def perform"),
+            append("first/1/model.py", "TritonPythonModel.execute = TritonPythonModel.perform\n"),
+            append("first/1/model.py", 'def unused():\n    return pb.InferenceRequest(model_name="another")\n'),
+        ),
+    ),
+    Good(name="links", base="plain", apply=lambda root: _odd_files(root / "first" / "1")),
     Good(name="deployment", base="deployment"),
     Good(
         name="deployment-0.18",
@@ -938,6 +983,18 @@ GOOD: Final = (
         ),
     ),
     Good(name="templates-0.18", base="templates"),
+    Good(
+        name="templates-optional",
+        base="templates",
+        # What has a default may stay as it is in the template.
+        apply=both(
+            *(
+                parameter(TARGET, key, f"${{{key}}}")
+                for key in ("sink_token_length", "gpu_device_ids", "exclude_input_in_output", "decoding_mode")
+            ),
+            parameter("preprocessing/config.pbtxt", "add_special_tokens", "${add_special_tokens}"),
+        ),
+    ),
     Good(name="templates-0.16", base="templates", apply=_templates_again("0.16.0")),
     Good(
         name="templates-1.x",

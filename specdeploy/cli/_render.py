@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from specdeploy.pipeline.engines import Built
     from specdeploy.pipeline.up import Outcome
 
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")
 _COLOURS: Final = {"error": "red", "warning": "yellow", "info": "blue"}
 
 
@@ -23,11 +25,18 @@ def findings(items: Iterable[Finding], *, err: bool = False) -> None:
     order = list(_COLOURS)
     for item in sorted(items, key=lambda finding: order.index(finding.severity)):
         where = f" ({item.where})" if item.where else ""
-        click.echo(
-            f"  {click.style(item.severity, fg=_COLOURS[item.severity])} {item.code}: {item.message}{where}", err=err
-        )
+        text = visible(f"{item.code}: {item.message}{where}")
+        click.echo(f"  {click.style(item.severity, fg=_COLOURS[item.severity])} {text}", err=err)
         if item.hint:
-            click.echo(f"    -> {item.hint}", err=err)
+            click.echo(f"    -> {visible(item.hint)}", err=err)
+
+
+def visible(text: str) -> str:
+    """Return *text* in one line of printable characters, all others escaped as Python does.
+
+    Names of files come from anybody: one may hold a line end and a workflow command, or what moves a terminal's cursor.
+    """
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def github_annotations(items: Iterable[Finding], root: str) -> None:
@@ -52,7 +61,7 @@ _IN_PROPERTIES: Final = {**_IN_MESSAGES, ":": "%3A", ",": "%2C"}
 
 
 def _escaped(text: str, escapes: Mapping[str, str]) -> str:
-    return "".join(escapes.get(character, character) for character in text)
+    return "".join(escapes.get(character) or visible(character) for character in text)
 
 
 def _place(where: str) -> tuple[str, str]:
@@ -74,7 +83,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def document(value: Any) -> None:
     """Print a JSON document on standard output; logs and progress go to standard error."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    # A name that is not UTF-8 holds halves of characters, which no stream takes; JSON can spell them.
+    click.echo(_SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 class Progress:

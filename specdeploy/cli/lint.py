@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specdeploy.cli._options import config_option, json_option, load
+from specdeploy.cli._options import config_option, json_option, load, overrides_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @click.command("lint")
 @click.argument("repository", type=click.Path(), required=False)
 @config_option
+@overrides_option
 @click.option(
     "--format",
     "how",
@@ -28,19 +29,60 @@ if TYPE_CHECKING:
 @click.option("--strict", is_flag=True, help="Fail on warnings, too.")
 @click.option("--no-engines", is_flag=True, help="Do not look at the engines: they are on another machine.")
 @json_option
-def command(repository: str | None, config_path: str, how: str, strict: bool, no_engines: bool, as_json: bool) -> int:
-    """Lint a Triton model repository: REPOSITORY, anybody's, or the one of the configuration."""
-    from pathlib import Path
+@click.pass_context
+def command(  # every option by its name
+    ctx: click.Context,
+    repository: str | None,
+    config_path: str,
+    overrides: tuple[str, ...],
+    how: str,
+    strict: bool,
+    no_engines: bool,
+    as_json: bool,
+) -> int:
+    """Lint a Triton model repository: REPOSITORY, anybody's, or the one of the configuration.
 
+    Exit codes: 0 when there is no error, 2 when there is one (with --strict a warning, too), or no such directory.
+    """
     from specdeploy.errors import EXIT_OK, EXIT_USAGE
-    from specdeploy.pipeline import prepare
-    from specdeploy.pipeline.workspace import workspace
 
-    place = Path(repository) if repository is not None else workspace(load(config_path)).repository
-    findings = prepare.lint(place, engines=not no_engines)
+    # Not by way of pipeline/prepare: that brings everything that writes repositories, and takes longer than a lint.
+    from specdeploy.triton.lint import lint_repository
+    from specdeploy.triton.sources import engine_listing, read_repository
+
+    _refuse_contradictions(ctx, repository, overrides, as_json=as_json, how=how)
+    place = _place(repository, config_path, overrides)
+    findings = lint_repository(read_repository(place), None if no_engines else engine_listing(place))
     _show(place, findings, "json" if as_json else how)
     fatal = {"error", "warning"} if strict else {"error"}
     return EXIT_USAGE if any(finding.severity in fatal for finding in findings) else EXIT_OK
+
+
+def _refuse_contradictions(
+    ctx: click.Context, repository: str | None, overrides: tuple[str, ...], *, as_json: bool, how: str
+) -> None:
+    """Refuse options of which one would be ignored.
+
+    Raises:
+        UsageError: There are some.
+    """
+    named = ctx.get_parameter_source("how") is click.core.ParameterSource.COMMANDLINE
+    if as_json and named and how != "json":
+        raise click.UsageError(f"--json is --format json, and --format {how} is given as well: give one of them", ctx)
+    if repository == "":
+        raise click.UsageError("REPOSITORY is empty: name a directory, or leave it out for the configuration's", ctx)
+    if repository is not None and overrides:
+        raise click.UsageError("--set changes the configuration, which is not read when REPOSITORY is given", ctx)
+
+
+def _place(repository: str | None, config_path: str, overrides: tuple[str, ...]) -> Path:
+    from pathlib import Path
+
+    if repository is not None:
+        return Path(repository)
+    from specdeploy.pipeline.workspace import workspace
+
+    return workspace(load(config_path, overrides)).repository
 
 
 def _show(place: Path, findings: tuple[Finding, ...], how: str) -> None:
@@ -53,7 +95,8 @@ def _show(place: Path, findings: tuple[Finding, ...], how: str) -> None:
         _render.github_annotations(findings, _from_here(place))
     else:
         _render.findings(findings)
-        click.echo(f"{place}: {len(findings)} findings" if findings else f"{place}: nothing to complain about")
+        count = "nothing to complain about" if not findings else f"{len(findings)} finding{'s'[: len(findings) > 1]}"
+        click.echo(f"{_render.visible(str(place))}: {count}")
 
 
 def _from_here(place: Path) -> str:

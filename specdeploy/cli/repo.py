@@ -50,6 +50,8 @@ def command(
         return
     if release is not None:
         raise click.UsageError("--release goes with --from-image, or with a subcommand")
+    if engine_root is not None and not (engine_root and engine_root.isprintable()):
+        raise click.BadParameter(f"{engine_root!r} is no folder", param_hint="--engine-root")
     asked = overrides if engine_root is None else (*overrides, f"repo.engine_root={engine_root}")
     _write(config_path, asked, as_json=as_json)
 
@@ -68,7 +70,10 @@ def _write(config_path: str, overrides: tuple[str, ...], *, as_json: bool) -> No
         _render.document(document | {"findings": [finding.as_dict() for finding in findings]})
         return
     _render.findings(findings)
-    click.echo(f"wrote {place.repository}; next: specdeploy serve")
+    named = "" if config_path == "specdeploy.yaml" else f" --config {config_path}"
+    click.echo(f"wrote {place.repository}; next: specdeploy serve{named}")
+    if (pid := prepare.served_by(loaded)) is not None:
+        click.echo(f"the server that runs from it (process {pid}) has the old one until it is started again", err=True)
 
 
 def _show_image(image: Path, release: str | None, *, as_json: bool) -> None:

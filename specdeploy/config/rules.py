@@ -5,6 +5,7 @@ Looks at the configuration alone. What the checkpoints, the release and the GPUs
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from specdeploy.findings import Finding
@@ -34,9 +35,23 @@ PAIRS: Final = frozenset({"draft_target"})
 HEADS: Final = frozenset({"medusa", "eagle", "redrafter", "eagle3"})
 
 
+_NAME: Final = re.compile(r"\w[\w .+-]{0,99}")
+
+
 def check_config(config: DeployConfig) -> tuple[Finding, ...]:
     """Return every contradiction between keys, each an error at the key that would have to change."""
-    return (*_method(config), *_precisions(config), *_sharding(config), *_runner(config))
+    return (*_name(config), *_method(config), *_precisions(config), *_sharding(config), *_runner(config))
+
+
+def _name(config: DeployConfig) -> Iterator[Finding]:
+    """The name goes into reports, manifests and the names of jobs."""
+    if not _NAME.fullmatch(config.name):
+        yield _error(
+            "config.name",
+            "name",
+            f"the name {config.name!r} has characters that reports and jobs cannot carry",
+            "Letters, digits, blanks and . _ + - (not first), 100 at most.",
+        )
 
 
 def _method(config: DeployConfig) -> Iterator[Finding]:

@@ -111,7 +111,8 @@ def access_of(serve: ServeConfig, *, files: Mapping[str, str], secrets: Mapping[
         secrets: The variables that ``env:NAME`` means; None blots every secret, for showing.
 
     Raises:
-        ConfigError: A restriction or the certificates are incomplete, or a variable is not set.
+        ConfigError: A restriction or the certificates are incomplete, a variable is not set, or a secret cannot be
+            the value of a header.
     """
     if bool(serve.tls_cert) != bool(serve.tls_key) or (serve.tls_ca and not serve.tls_cert):
         raise ConfigError(
@@ -150,11 +151,22 @@ def _restriction(key: str, entry: str, secrets: Mapping[str, str] | None) -> Res
 
 
 def _meaning(key: str, secret: str, secrets: Mapping[str, str] | None) -> str:
+    if not secret.startswith(_ENV):
+        _require_header_value(f"{key}: a secret", secret)
+        return BLOTTED if secrets is None else secret
+    name = secret.removeprefix(_ENV)
     if secrets is None:
         return BLOTTED
-    if not secret.startswith(_ENV):
-        return secret
-    name = secret.removeprefix(_ENV)
     if not secrets.get(name):
         raise ConfigError(f"{key}: the environment variable {name} is not set", hint=f"export {name}, and try again")
+    _require_header_value(f"{key}: the secret in the environment variable {name}", secrets[name])
     return secrets[name]
+
+
+def _require_header_value(what: str, secret: str) -> None:
+    """Refuse a secret that no header can carry as it is; the message does not repeat it."""
+    if not (secret.isascii() and secret.isprintable()) or secret != secret.strip():
+        raise ConfigError(
+            f"{what} holds more than printable ASCII, or begins or ends with a blank, and a header cannot carry that",
+            hint="a line end at its end often comes from the file that it was read from; choose letters and digits",
+        )

@@ -133,17 +133,49 @@ def extra_words(lines: Sequence[str]) -> tuple[str, ...]:
     """Return ``serve.extra_args`` as words.
 
     Raises:
-        ConfigError: A quotation is open, or an option belongs to another key.
+        ConfigError: A quotation is open, an option belongs to another key, or a word is neither an option nor the
+            value of one.
     """
     try:
         words = tuple(word for line in lines for word in shlex.split(line))
     except ValueError as error:
         raise ConfigError(f"serve.extra_args: {error}: {' '.join(lines)}", hint="close the quotation") from None
-    for name in (word.partition("=")[0] for word in words):
-        if name in _OWNED:
-            cure = f"set {_OWNED[name]} instead" if _OWNED[name] else "leave it out: specdeploy depends on it"
-            raise ConfigError(f"serve.extra_args may not set {name}", hint=cure)
+    _refuse_separator(words)
+    _refuse_stray(words)
+    _refuse_owned(words)
     return words
+
+
+def _refuse_separator(words: Sequence[str]) -> None:
+    """Refuse the word between the ranks of an mpirun line: what follows it would be started as another program."""
+    if ":" in words:
+        raise ConfigError(
+            "serve.extra_args has a lone ':', which mpirun takes for another program", hint="leave it out"
+        )
+
+
+def _refuse_owned(words: Sequence[str]) -> None:
+    """Refuse what another key sets, also shortened: getopt takes ``--http-addr`` for ``--http-address``."""
+    for name in (word.partition("=")[0] for word in words if word.startswith("--")):
+        owned = name if name in _OWNED else next((option for option in _OWNED if option.startswith(name)), None)
+        if owned is not None:
+            cure = f"set {_OWNED[owned]} instead" if _OWNED[owned] else "leave it out: specdeploy depends on it"
+            meant = "" if name == owned else f", which stands for {owned}"
+            raise ConfigError(f"serve.extra_args may not set {name}{meant}", hint=cure)
+
+
+def _refuse_stray(words: Sequence[str]) -> None:
+    """Refuse a word that tritonserver would end over without saying which: it takes options and their values only."""
+    before = ""
+    for word in words:
+        is_option = word.startswith("-") and word not in {"-", "--"}
+        takes_value = before.startswith("-") and "=" not in before
+        if not is_option and not takes_value:
+            raise ConfigError(
+                f"serve.extra_args: {word!r} is neither an option of tritonserver nor the value of one",
+                hint="write options as --name=value, or as --name value",
+            )
+        before = word
 
 
 def _metrics(served: Served) -> Iterator[str]:

@@ -10,15 +10,17 @@ many GPUs it uses: it starts its own workers. Starts nothing. Where the parts ar
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 from typing import TYPE_CHECKING, Final
 
+from specdeploy.deploy.access import BLOTTED
 from specdeploy.deploy.flags import extra_words, front_flags, worker_flags
 from specdeploy.errors import ConfigError
 from specdeploy.triton.repository import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from specdeploy.config.schema import ServeConfig
     from specdeploy.deploy.flags import Served
@@ -26,9 +28,17 @@ if TYPE_CHECKING:
 
 # Carried by everything that a server starts, so that its last child can be found, wherever it has got to.
 MARK: Final = "SPECDEPLOY_SERVER"
+# The same for the run directory, whose servers can then be found without the file that describes them.
+RUN_MARK: Final = "SPECDEPLOY_RUN_DIR"
 # Where programs are looked for when nobody says.
 _PATH: Final = "/bin:/usr/bin"
 _LOAD_THREADS: Final = "--model-load-thread-count"
+# Options whose next word is NAME=VALUE: of container engines and of mpirun.
+_TAKE_VARIABLE: Final = frozenset({"--env", "-e", "--x", "-x"})
+_VARIABLE: Final = re.compile(r"(?P<before>)(?P<name>[A-Za-z_]\w*)=.*", re.DOTALL)
+_SETS_VARIABLE: Final = re.compile(r"(?P<before>--env=|-e=?|-x=?)(?P<name>[A-Za-z_]\w*)=.*", re.DOTALL)
+# Every container of ours gets them, and they are no secrets.
+_HARMLESS: Final = frozenset({"PYTHONUNBUFFERED", "HOME", "USER", "LOGNAME"})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,21 +68,35 @@ class Launch:
         return {**kept, **first, **self.env}
 
     def shown(self) -> str:
-        """Return the command as one would type it: its directory, its variables, then its words."""
+        """Return the command as one would type it: its directory, its variables, then its words.
+
+        Values of variables that somebody hands to a container or to ranks are blotted out: they may be secrets.
+        """
         folder = f"cd {shlex.quote(self.cwd)} && " if self.cwd else ""
         path = f'PATH={shlex.quote(self.path)}:"$PATH" ' if self.path else ""
         variables = "".join(f"{name}={shlex.quote(value)} " for name, value in sorted(self.env.items()))
-        return f"{folder}{path}{variables}{shlex.join(self.argv)}"
+        return f"{folder}{path}{variables}{shlex.join(blotted(self.argv))}"
 
     def as_dict(self) -> dict[str, object]:
-        """Return plain data for ``--json``."""
+        """Return plain data for ``--json``; secrets are blotted out as in :meth:`shown`."""
         return {
-            "argv": list(self.argv),
+            "argv": list(blotted(self.argv)),
             "env": dict(sorted(self.env.items())),
             "path": self.path or None,
             "cwd": self.cwd or None,
             "cleanup": list(self.cleanup) or None,
         }
+
+
+def blotted(argv: Sequence[str]) -> tuple[str, ...]:
+    """Return a command line without the values of variables that are set on it (``--env``, ``-e``, ``-x``)."""
+    shown, names_variable = [], False
+    for word in argv:
+        found = (_VARIABLE if names_variable else _SETS_VARIABLE).fullmatch(word)
+        harmless = found is None or found["name"] in _HARMLESS
+        shown.append(word if found is None or harmless else f"{found['before']}{found['name']}={BLOTTED}")
+        names_variable = word in _TAKE_VARIABLE
+    return tuple(shown)
 
 
 def launch(served: Served, placement: Placement, shm_prefix: str) -> Launch:

@@ -102,15 +102,17 @@ def _cpu_lacks() -> tuple[Finding, ...]:
 
 def _gpu_lacks(profile: str, host: HostInfo) -> tuple[Finding, ...]:
     """Say what a GPU profile lacks to build and to serve here; planning needs none of it."""
-    lacks = [
-        Finding(
-            severity="warning",
-            code="doctor.serving-not-available",
-            message=f"this release builds for the {profile} profile; it does not write or serve its repository yet",
-            hint="use profile: cpu for the whole line",
+    lacks: list[Finding] = []
+    if "tritonserver" not in host.programs and not host.container_engines:
+        lacks.append(
+            _lack(
+                "no-server",
+                "there is no tritonserver, and no container engine to run NVIDIA's image with: nothing is served here",
+                "serve inside nvcr.io/nvidia/tritonserver:<release>-trtllm-python-py3, or install docker, podman or "
+                "apptainer (serve.runner: container)",
+            )
         )
-    ]
-    # On a cluster the GPUs and the programs are on its nodes.
+    # On a cluster the GPUs and the programs that build are on its nodes.
     if host.has_slurm:
         return tuple(lacks)
     if not host.gpus:

@@ -6,6 +6,7 @@ Knows the configuration, the repository and the machine. Starts nothing; :mod:`s
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -293,4 +294,7 @@ def _granted(config: DeployConfig, runner: str) -> tuple[int, str] | None:
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
     if devices is None:
         return None
-    return len([name for name in devices.split(",") if name.strip()]), f"CUDA_VISIBLE_DEVICES={devices}"
+    names = [name.strip() for name in devices.split(",")]
+    # CUDA takes those in front of the first that it does not know, such as -1.
+    seen = list(itertools.takewhile(lambda name: name and not name.startswith("-"), names))
+    return len(seen), f"CUDA_VISIBLE_DEVICES={devices}"

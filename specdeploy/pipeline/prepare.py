@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from specdeploy.errors import RepositoryError
@@ -19,11 +19,11 @@ from specdeploy.triton.repository import (
     names,
 )
 from specdeploy.triton.repository.llm_arguments import relocate
+from specdeploy.triton.server.state import load_state
 from specdeploy.triton.sources import engine_listing, model_sources, read_repository, tokenizer_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from specdeploy.config.load import LoadedConfig
     from specdeploy.config.schema import DeployConfig
@@ -51,11 +51,18 @@ def write_repository(loaded: LoadedConfig, built: Built) -> tuple[Finding, ...]:
         model_yaml=_model_yaml(config, built, place.repository),
     )
     # What lies elsewhere when it is served cannot be looked at here.
-    elsewhere = bool(config.repo.engine_root)
+    root = Path(config.repo.engine_root)
+    elsewhere = root.is_absolute() and not root.is_dir()
     findings = lint_repository(tree, None if elsewhere else engine_listing(place.repository))
     require_sound(place.repository, findings)
     publish_tree(tree, place.repository)
     return findings
+
+
+def served_by(loaded: LoadedConfig) -> int | None:
+    """Return the process of the server that runs from this deployment's repository; None where none does."""
+    state = load_state(workspace(loaded).run)
+    return state.server.pid if state is not None and state.server.is_alive() else None
 
 
 def _budgets(config: DeployConfig, memory: MemoryPlan | None) -> Mapping[str, KvBudget]:

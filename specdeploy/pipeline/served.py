@@ -54,7 +54,8 @@ def require_repository(loaded: LoadedConfig) -> None:
     if not repository.is_dir():
         what = "is not a directory" if repository.exists() else "is not there"
         raise RepositoryError(f"the model repository {repository} {what}", hint="write it with `specdeploy repo`")
-    profile = repository_document(repository).get("profile")
+    document = repository_document(repository)
+    profile = document.get("profile")
     if profile is None:
         raise RepositoryError(
             f"{repository} is no model repository of specdeploy: it has no readable {names.MANIFEST}",
@@ -66,6 +67,7 @@ def require_repository(loaded: LoadedConfig) -> None:
             f"{config.profile}",
             hint="write it again with `specdeploy repo`, or point repo.path to another",
         )
+    _require_same(config, repository, document)
     _require_models(config, repository)
     _require_placement(config, repository)
 
@@ -96,6 +98,34 @@ def _written_engine_paths(repository: Path) -> tuple[str, ...]:
             model = parse((repository / name / names.CONFIG).read_text(encoding="utf-8"))
             found.append(model.parameters.get("gpt_model_path", ""))
     return tuple(path for path in found if path)
+
+
+def _require_same(config: DeployConfig, repository: Path, document: Mapping[str, Any]) -> None:
+    """Refuse a repository that was written with other values than the configuration has now.
+
+    What is measured would be called by the name of what is not served.
+    """
+    written = {**_section(document, "defaults"), **{key: document.get(key) for key in ("method", "release")}}
+    wanted = {
+        "method": config.speculation.method,
+        "release": config.release,
+        "max_seq_len": config.build.max_seq_len,
+        "max_inflight": config.build.max_batch_size,
+        "num_draft_tokens": config.speculation.num_draft_tokens,
+    }
+    for key, value in wanted.items():
+        # A deployment that drafts on its own has no number of drafts.
+        if written.get(key) not in (None, value):
+            raise RepositoryError(
+                f"the model repository {repository} was written with {key} {written[key]}, and the configuration now "
+                f"has {value}",
+                hint="write it again with `specdeploy repo`, or set the configuration back",
+            )
+
+
+def _section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = document.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _require_models(config: DeployConfig, repository: Path) -> None:

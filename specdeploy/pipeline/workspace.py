@@ -6,6 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specdeploy.errors import ConfigError
+
 if TYPE_CHECKING:
     from specdeploy.config.load import LoadedConfig
 
@@ -57,6 +59,11 @@ def workspace(loaded: LoadedConfig) -> Workspace:
         return (loaded.base_dir / Path(path).expanduser()).resolve()
 
     repository = resolve(config.repo.path)
+    if not repository.name:
+        raise ConfigError(
+            f"repo.path is {config.repo.path!r}: a repository is a folder in another one",
+            hint="name one, such as triton_repo/models",
+        )
     return Workspace(
         target=resolve(config.target.checkpoint),
         draft=resolve(config.draft.checkpoint),

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.util
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from specdeploy.errors import ConfigError
@@ -18,7 +21,14 @@ if TYPE_CHECKING:
 
 # Protobuf's generated classes carry no types.
 _Message: TypeAlias = Any
+_Generated: TypeAlias = Any
 
+_MESSAGES: Final = "model_config_pb2"
+# Escapes of a string literal that stand side by side, and each of them by itself.
+_ESCAPED_RUN: Final = re.compile(r"(?:\\(?:[xX][0-9a-fA-F]{1,2}|[0-7]{1,3}|[^\n]))+")
+_ESCAPE: Final = re.compile(r"\\(?:[xX]([0-9a-fA-F]{1,2})|([0-7]{1,3})|[^\n])")
+_ASCII: Final = 0x7F
+_UNDECODABLE: Final = "\N{REPLACEMENT CHARACTER}"
 _ESCAPES: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -224,9 +234,11 @@ def _lines(config: ModelConfig) -> Iterator[str]:
     for field in ("backend", "platform", "default_model_filename"):
         if value := getattr(config, field):
             yield f"{field}: {quote(value)}"
+    yield from _comment(config.comments.get("max_batch_size", ""))
     yield f"max_batch_size: {config.max_batch_size}"
     if config.decoupled:
         yield "model_transaction_policy { decoupled: true }"
+    yield from _comment(config.comments.get("instance_group", "") if config.instance_group else "")
     yield from (f"instance_group {{ {_instance_group_text(group)} }}" for group in config.instance_group)
     if config.queue is not None:
         yield from _comment(config.comments.get("dynamic_batching", ""))
@@ -313,29 +325,86 @@ def _read_message(text: str) -> _Message:
     # Imported here: protobuf is heavy, and only those who parse need it.
     from google.protobuf import text_format  # noqa: PLC0415 - see above
 
-    message = _message_class()()
     try:
-        text_format.Parse(text, message)
+        return _parsed(text)
     except text_format.ParseError as error:
-        line, column = error.GetLine(), error.GetColumn()
-        said = str(error).removeprefix(f"{line}:{column} : ")
-        raise PbtxtError(said, line=line, column=column) from error
+        # Triton's parser takes bytes that are not UTF-8; Python's does not.
+        if "utf-8" in str(error):
+            return _retried(text)
+        raise _refusal(error) from error
+    except (ValueError, RecursionError) as error:
+        raise PbtxtError(f"it cannot be parsed: {error}") from error
+
+
+def _retried(text: str) -> _Message:
+    from google.protobuf import text_format  # noqa: PLC0415 - heavy, and needed only to parse
+
+    try:
+        return _parsed(_decodable(text))
+    except text_format.ParseError as error:
+        raise _refusal(error) from error
+
+
+def _parsed(text: str) -> _Message:
+    from google.protobuf import text_format  # noqa: PLC0415 - heavy, and needed only to parse
+
+    message = _messages().ModelConfig()
+    text_format.Parse(text, message)
     return message
 
 
+def _refusal(error: _Generated) -> PbtxtError:
+    line, column = error.GetLine(), error.GetColumn()
+    return PbtxtError(str(error).removeprefix(f"{line}:{column} : "), line=line, column=column)
+
+
+def _decodable(text: str) -> str:
+    """Return *text* with a replacement character for each escaped byte that belongs to no UTF-8 character."""
+    return _ESCAPED_RUN.sub(_decodable_run, text)
+
+
+def _decodable_run(run: re.Match[str]) -> str:
+    escapes = list(_ESCAPE.finditer(run[0]))
+    values = [int(one[1], 16) if one[1] else int(one[2], 8) & 0xFF if one[2] else 0 for one in escapes]
+    try:
+        bytes(values).decode()
+    except UnicodeDecodeError:
+        return "".join(_UNDECODABLE if value > _ASCII else one[0] for one, value in zip(escapes, values, strict=True))
+    return run[0]
+
+
 @functools.cache
-def _message_class() -> _Message:
+def _messages() -> _Generated:
+    """Return the module of Triton's configuration messages.
+
+    It is loaded by its file: the package around it imports gRPC and NumPy, which takes longer than a whole lint. The
+    messages are in protobuf's one pool either way, so that whoever imports the package later gets the same.
+    """
+    package = importlib.util.find_spec("tritonclient")
+    for folder in (package.submodule_search_locations or ()) if package is not None else ():
+        file = Path(folder, "grpc", f"{_MESSAGES}.py")
+        spec = importlib.util.spec_from_file_location(f"_specdeploy_{_MESSAGES}", file) if file.is_file() else None
+        if spec is not None and spec.loader is not None:
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
     from tritonclient.grpc import model_config_pb2  # noqa: PLC0415 - heavy, and needed only to parse
 
-    return model_config_pb2.ModelConfig
+    return model_config_pb2
+
+
+def _enum_name(enum: _Generated, number: int) -> str:
+    """Return the name of an enumeration's value; the number where it has none, which Triton lets pass."""
+    try:
+        return str(enum.Name(number))
+    except ValueError:
+        return str(number)
 
 
 def _tensor(message: _Message, *, is_input: bool) -> Tensor:
-    from tritonclient.grpc import model_config_pb2  # noqa: PLC0415 - heavy, and needed only to parse
-
     return Tensor(
         name=message.name,
-        data_type=model_config_pb2.DataType.Name(message.data_type),
+        data_type=_enum_name(_messages().DataType, message.data_type),
         dims=tuple(message.dims),
         optional=is_input and message.optional,
         reshape=tuple(message.reshape.shape) if message.HasField("reshape") else None,
@@ -346,7 +415,7 @@ def _tensor(message: _Message, *, is_input: bool) -> Tensor:
 def _instance_group(message: _Message) -> InstanceGroup:
     return InstanceGroup(
         count=message.count,
-        kind=message.Kind.Name(message.kind),
+        kind=_enum_name(message.Kind, message.kind),
         resources={item.name: item.count for item in message.rate_limiter.resources},
     )
 
@@ -361,12 +430,10 @@ def _queue(message: _Message) -> Queue:
 
 
 def _warmup(message: _Message) -> Warmup:
-    from tritonclient.grpc import model_config_pb2  # noqa: PLC0415 - heavy, and needed only to parse
-
     inputs = tuple(
         WarmupInput(
             name=name,
-            data_type=model_config_pb2.DataType.Name(value.data_type),
+            data_type=_enum_name(_messages().DataType, value.data_type),
             dims=tuple(value.dims),
             file=value.input_data_file,
         )

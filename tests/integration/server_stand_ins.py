@@ -8,6 +8,8 @@
   that when it is killed, and only ``docker rm`` ends it then. It isolates nothing.
 
 Each writes how it was called into ``calls.jsonl``.
+
+:class:`PlainLauncher` needs no Triton: its server answers that it is ready, for tests of what surrounds a server.
 """
 
 from __future__ import annotations
@@ -18,13 +20,17 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from specdeploy.deploy.launch import Launch
 from specdeploy.triton.server.launchers import _write_backends
 from specdeploy.triton.sources import backend_sources
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from specdeploy.triton.runtime import Runtime
+    from specdeploy.triton.server.launchers import Naming
+    from specdeploy.triton.server.rundir import RunDir
 
 _HEAD = """\
 #!{python}
@@ -234,3 +240,47 @@ def install_stand_ins(root: Path, runtime: Runtime) -> StandIns:
         (root / name).write_text(head + text)
         (root / name).chmod(0o755)
     return StandIns(root=root)
+
+
+PLAIN_SERVER = """
+import http.server, os, pathlib, sys
+port, run_dir = int(sys.argv[1]), pathlib.Path(sys.argv[2])
+(pathlib.Path("/dev/shm") / (os.environ["SPECDEPLOY_SERVER"] + "region")).touch()
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"[]")
+    do_POST = do_GET
+    def log_message(self, *words):
+        pass
+"""
+SERVE = "http.server.ThreadingHTTPServer(('127.0.0.1', port), Handler).serve_forever()"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlainLauncher:
+    """Starts a small server of Python's own.
+
+    Args:
+        act: What it does when it has started; it serves unless told otherwise.
+        before: Called while the start prepares the run directory.
+    """
+
+    act: str = SERVE
+    before: Callable[[], object] = lambda: None
+    title: str = "a plain server"
+    version: str = ""
+    cure: str = ""
+    slack_s: float = 2.0
+    engine: str = ""
+
+    def prepare(self, run: RunDir) -> None:
+        """Do what the test asked for."""
+        del run
+        self.before()
+
+    def command(self, run: RunDir, naming: Naming) -> Launch:
+        """Return what starts it."""
+        argv = (sys.executable, "-c", PLAIN_SERVER + self.act, naming.listening.http_port, str(run.path))
+        return Launch(argv=argv)

@@ -40,6 +40,8 @@ pytestmark = [pytest.mark.cpu, pytest.mark.triton]
 
 UPDATE: Final = os.environ.get("SPECDEPLOY_UPDATE_GOLDENS") == "1"
 SERVERS: Final = 2
+# Another server may have a backend of that name.
+UNSURE: Final = frozenset({"backend-misspelt"})
 START_S, REQUEST_S, POLL_S = 60, 10, 0.02
 # The server waits for a model process that will never come.
 _HOPELESS: Final = re.compile(r"Failed to preinitialize Python stub: (Python model file not found.*)")
@@ -265,12 +267,12 @@ def test_triton_and_lint_say_what_is_recorded(case: broken.Case, outcomes: dict[
 
 @pytest.mark.parametrize("case", broken.CASES, ids=lambda case: case.name)
 def test_lint_finds_every_break(case: broken.Case, outcomes: dict[tuple[str, str], Outcome]) -> None:
-    """What Triton refuses is an error of lint's; what it serves all the same is at least a warning."""
+    """What Triton refuses is an error of lint's, unless it cannot be sure; what it serves, a warning."""
     outcome = outcomes["broken", case.name]
     severities = {finding.severity for finding in outcome.told}
 
     assert severities & {"error", "warning"}
-    assert outcome.triton.startswith("serves") or "error" in severities
+    assert outcome.triton.startswith("serves") or "error" in severities or case.name in UNSURE
 
 
 @pytest.mark.parametrize("case", broken.GOOD, ids=lambda case: case.name)

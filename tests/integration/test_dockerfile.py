@@ -31,9 +31,10 @@ def test_it_does_not_run_as_root() -> None:
     assert int(user) > 0
 
 
-def test_health_is_that_every_model_is_ready() -> None:
-    """The health check asks what a person would ask."""
-    assert re.search(r'^HEALTHCHECK .* CMD \["specdeploy", "serve", "status"\]$', DOCKERFILE, re.MULTILINE)
+def test_health_is_an_answer() -> None:
+    """The health check asks what a person would ask, and ends with one of the two codes that Docker knows."""
+    check = 'CMD ["sh", "-c", "specdeploy serve status --probe || exit 1"]'
+    assert re.search(rf"^HEALTHCHECK .* {re.escape(check)}$", DOCKERFILE, re.MULTILINE)
 
 
 def test_what_is_copied_is_what_the_builder_is_sent() -> None:

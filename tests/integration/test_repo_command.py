@@ -165,9 +165,14 @@ class TestMigrateRepository:
         """A second run gives the same folder; one with somebody's files in it is refused and left alone."""
         assert run(nvidia, "migrate", "nvidia", "moved").returncode == 0
         first = contents(nvidia / "moved")
-        (nvidia / "moved" / "stray").write_text("left by an older version\n")
         assert run(nvidia, "migrate", "nvidia", "moved").returncode == 0
         assert contents(nvidia / "moved") == first
+        (nvidia / "moved" / "engines").mkdir()
+        (nvidia / "moved" / "engines" / "built").write_text("hours of work\n")
+        refused = run(nvidia, "migrate", "nvidia", "moved")
+        assert refused.returncode == 2
+        assert "engines/built" in refused.stderr
+        assert (nvidia / "moved" / "engines" / "built").is_file()
 
         (nvidia / "theirs").mkdir()
         (nvidia / "theirs" / "file").write_text("precious\n")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -63,9 +65,9 @@ def status(folder: Path, *settings: str, env: dict[str, str] | None = None) -> d
     return json.loads(done.stdout)
 
 
-def generate(at: dict[str, str], *, headers: dict[str, str] | None = None) -> str:
+def generate(at: dict[str, str], *, headers: dict[str, str] | None = None, max_tokens: int = 2) -> str:
     """Send one request through the front door."""
-    body = json.dumps({"text_input": "Hello", "max_tokens": 2}).encode()
+    body = json.dumps({"text_input": "Hello", "max_tokens": max_tokens}).encode()
     url = f"http://{at['http_url']}/v2/models/ensemble/generate_stream"
     with urllib.request.urlopen(urllib.request.Request(url, body, headers or {}), timeout=60) as response:
         return response.read().decode()
@@ -99,27 +101,60 @@ def eventually(condition: Callable[[], bool], *, timeout_s: float = 30) -> bool:
     return condition()
 
 
-class TestServed:
-    """On the real server of the embedded runtime."""
+@pytest.fixture(name="at", scope="class")
+def _at(prepared: Path) -> Iterator[dict[str, str]]:
+    """A server that the tests of a class share; also what its status was when it had started, as ``first``."""
+    with serving(prepared) as at:
+        yield {**at, "first": json.dumps(status(prepared))}
+
+
+class TestLookedAt:
+    """One real server that is looked at, and asked, by every test."""
 
     pytestmark = served
 
-    def test_ready_means_that_a_request_was_answered(self, prepared: Path) -> None:
+    def test_ready_means_that_a_request_was_answered(self, at: dict[str, str]) -> None:
         """The front door and what is behind it have served one request before anybody else's."""
-        with serving(prepared) as at:
-            seen = status(prepared)
-
         assert "every model is ready; asking ensemble for a first answer" in at["said"]
-        counts = {model["name"]: model["succeeded"] for model in seen["models"]}
+        counts = {model["name"]: model["succeeded"] for model in json.loads(at["first"])["models"]}
         assert counts["ensemble"] == counts["speculative_decoder"] == 1
         assert counts["tensorrt_llm"] >= 1
         assert counts["tensorrt_llm_draft"] >= 1
 
-    def test_status_shows_models_queue_and_what_is_not_measured(self, prepared: Path) -> None:
+    def test_status_shows_the_acceptance_of_requests(self, at: dict[str, str], prepared: Path) -> None:
+        """From the decoder's counters on the metrics page, which go on with every request."""
+        before = status(prepared)["acceptance"]
+        assert "text_output" in generate(at, max_tokens=24)
+        after = status(prepared)["acceptance"]
+        text = specdeploy("serve", "status", cwd=prepared).stdout
+
+        assert after["drafted"] > before["drafted"]
+        assert after["accepted"] > before["accepted"]
+        assert after["rate"] == after["accepted"] / after["drafted"]
+        assert f"({after['accepted']} of {after['drafted']} draft tokens)" in text
+
+    def test_a_second_server_is_refused(self, at: dict[str, str], prepared: Path) -> None:
+        """And the first one goes on: exit code 4."""
+        done = specdeploy("serve", "--detach", cwd=prepared)
+
+        assert done.returncode == 4
+        assert "already runs from" in done.stderr
+        assert http_status(at, "/v2/health/ready") == 200
+
+    def test_a_copy_of_the_deployment_has_no_server(self, at: dict[str, str], prepared: Path, tmp_path: Path) -> None:
+        """Stopping it there stops nothing here."""
+        shutil.copytree(prepared, tmp_path / "copy", symlinks=True)
+        looked = specdeploy("serve", "status", cwd=tmp_path / "copy")
+        stopped = specdeploy("serve", "stop", cwd=tmp_path / "copy")
+
+        assert looked.returncode == 4
+        assert stopped.stdout == "no server was running\n"
+        assert http_status(at, "/v2/health/ready") == 200
+
+    def test_status_shows_models_queue_and_what_is_not_measured(self, at: dict[str, str], prepared: Path) -> None:
         """Versions, states and queues are Triton's; what this server does not measure is not shown as zero."""
-        with serving(prepared) as at:
-            seen = status(prepared)
-            text = specdeploy("serve", "status", "--probe", cwd=prepared)
+        seen = status(prepared)
+        text = specdeploy("serve", "status", "--probe", cwd=prepared)
 
         assert seen["ready"] is True
         assert seen["http_url"] == at["http_url"]
@@ -132,6 +167,12 @@ class TestServed:
         lines = {line.split()[0]: line for line in text.stdout.splitlines() if line}
         assert lines["answers"].endswith("yes")
         assert lines["tensorrt_llm"].endswith("not measured")
+
+
+class TestServed:
+    """On real servers of the embedded runtime, each started in its own way."""
+
+    pytestmark = served
 
     def test_a_model_that_lost_its_process_is_found_by_a_probe(self, prepared: Path) -> None:
         """Triton still calls it ready; the request says that it is not, and so does the exit code."""
@@ -146,7 +187,10 @@ class TestServed:
         assert "preprocessing" in seen["complaint"]
 
     def test_a_restricted_api_wants_its_header_and_serve_sends_it(self, prepared: Path) -> None:
-        """Start, status and stop work; others get 403; the secret is in no state, log or printed line."""
+        """Start, status and stop work; others get 403; the secret is in no state, log or printed line.
+
+        Who has another secret is told that it is not the server's, and not that the server is not ready.
+        """
         closed = (
             f"{api}:x-admin=env:ADMIN_SECRET" for api in ("health", "model-repository", "statistics", "inference")
         )
@@ -161,10 +205,13 @@ class TestServed:
             assert seen["ready"] is True
             assert all(model["succeeded"] is not None for model in seen["models"])
             refused = specdeploy("smoke", "--set", keys[0], cwd=prepared, env=env)
+            wrong = specdeploy("serve", "status", "--set", keys[0], cwd=prepared, env={"ADMIN_SECRET": "another"})
             files = [path for path in (prepared / "models.run").iterdir() if path.is_file()]
             assert not any(SECRET in path.read_text(errors="replace") for path in files)
 
         assert SECRET not in at["said"]
+        assert wrong.returncode == 4
+        assert "the configuration has not the header and secret that the server wants" in wrong.stdout
         assert refused.returncode == 2
         assert "serve.http_restricted_api" in refused.stderr
         unset = specdeploy("serve", "--set", keys[0], cwd=prepared)
@@ -196,9 +243,26 @@ class TestServed:
                 plain.is_server_ready(client_timeout=5)
             assert http_status(at, "/v2/health/ready") == 200
 
+    @pytest.mark.parametrize("key", ["missing", "junk"])
+    def test_a_key_that_is_none_is_explained(self, prepared: Path, tmp_path: Path, key: str) -> None:
+        """A file that is not there is found before the start (exit code 2), one that holds no key by gRPC (4)."""
+        cert, _ = write_certificate(tmp_path)
+        (tmp_path / "junk").write_text("no key\n")
+        keys = (f"serve.tls_cert={cert}", f"serve.tls_key={tmp_path / key}", "serve.models=[preprocessing]")
+        done = specdeploy("serve", *(word for setting in keys for word in ("--set", setting)), cwd=prepared)
+
+        assert done.returncode == (2 if key == "missing" else 4), done.stderr
+        said = (
+            f"the certificate or key {tmp_path}/missing cannot be read"
+            if key == "missing"
+            else "none that gRPC can use"
+        )
+        assert said in done.stderr
+        assert processes_of(prepared) == []
+
     def test_named_models_are_loaded_with_what_they_need(self, prepared: Path) -> None:
-        """The front door brings its steps; the second one, which nobody named, stays where it is."""
-        with serving(prepared, "serve.models=[ensemble,tensorrt_llm,tensorrt_llm_draft]") as at:
+        """The front door brings its steps and its engines; the second one, which nobody named, stays where it is."""
+        with serving(prepared, "serve.models=[ensemble]") as at:
             seen = status(prepared)
             assert "text_output" in generate(at)
 
@@ -221,7 +285,8 @@ class TestServed:
         with serving(prepared, "serve.metrics=false", "serve.log_info=false") as at:
             seen = status(prepared)
             log = Path(seen["log"]).read_text()
-        with serving(prepared, "serve.log_verbose=1", "serve.extra_args=[--model-load-thread-count=2]") as loud:
+        few = ("serve.models=[preprocessing]", "serve.extra_args=[--model-load-thread-count=2]")
+        with serving(prepared, "serve.log_verbose=1", *few) as loud:
             verbose = Path(status(prepared)["log"]).read_text()
 
         assert at["metrics_url"] is None
@@ -254,20 +319,59 @@ class TestServed:
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
     def test_nothing_is_left_however_the_command_ends(self, prepared: Path, number: signal.Signals) -> None:
         """Also when it is killed and can clean up nothing."""
-        process = subprocess.Popen(
-            [*specdeploy_words(), "serve"], cwd=prepared, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        try:
-            assert process.stdout.readline().startswith("endpoint")
+        with in_foreground(prepared) as process:
             process.send_signal(number)
             code = process.wait(60)
-        finally:
-            process.kill()
-            process.stdout.close()
 
         assert code == (-9 if number == signal.SIGKILL else 128 + number)
         assert eventually(lambda: processes_of(prepared) == [])
         assert specdeploy("serve", "status", cwd=prepared).returncode == 4
+
+    def test_a_server_that_another_terminal_stops_ends_well(self, prepared: Path) -> None:
+        """What somebody asked for is no failure: the command that served says what happened and exits with 0."""
+        with in_foreground(prepared) as process:
+            stopped = specdeploy("serve", "stop", cwd=prepared)
+            _, said = process.communicate(timeout=60)
+        looked = specdeploy("serve", "status", cwd=prepared)
+
+        assert stopped.stdout == "stopped\n", stopped.stderr
+        assert process.returncode == 0, said
+        assert "another command stopped it" in said
+        assert "of the last one: it was stopped (SIGTERM)" in looked.stderr
+
+    @pytest.mark.parametrize("damage", ["truncated", "removed"])
+    def test_a_server_without_its_state_is_stopped(self, prepared: Path, damage: str) -> None:
+        """Neither is it forgotten, nor a second one started beside it."""
+        with serving(prepared, "serve.models=[preprocessing]"):
+            state = prepared / "models.run" / "server.json"
+            if damage == "truncated":
+                state.write_text(state.read_text()[:100])
+            else:
+                shutil.rmtree(state.parent)
+            looked = specdeploy("serve", "status", cwd=prepared)
+            second = specdeploy("serve", "--detach", cwd=prepared)
+
+        assert (looked.returncode, second.returncode) == (4, 4)
+        for done in (looked, second):
+            assert "its server.json there is damaged or gone" in done.stderr
+            assert "serve stop" in done.stderr
+
+    @pytest.mark.parametrize(
+        ("setting", "message"),
+        [
+            ("serve.models=[ensembel]", "did you mean ensemble?"),
+            ("serve.host=localhost", "serve.host is 'localhost', and tritonserver binds addresses only"),
+        ],
+    )
+    def test_what_could_not_be_served_is_refused_before_the_start(
+        self, prepared: Path, setting: str, message: str
+    ) -> None:
+        """A model that is not there and a host that is no address: exit code 2, and nothing was started."""
+        done = specdeploy("serve", "--set", setting, cwd=prepared)
+
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert "starting" not in done.stderr
 
     def test_an_option_that_this_triton_does_not_have_is_refused_by_it(self, prepared: Path) -> None:
         """Triton answers with pages of help; the first line has what it does not know, and nothing is left running."""
@@ -358,6 +462,8 @@ class TestRefused:
             ("serve.tls_cert=c.pem", "go together"),
             ("serve.http_restricted_api=[helth:a=b]", "'helth' is no part of the API"),
             ("serve.extra_args=[--http-port=1]", "may not set --http-port"),
+            ("serve.extra_args=[--http-addr=0.0.0.0]", "which stands for --http-address"),
+            ("serve.extra_args=[positional]", "'positional' is neither an option"),
         ],
     )
     def test_keys_that_cannot_work(self, gpu_folder: Path, setting: str, message: str) -> None:
@@ -367,6 +473,16 @@ class TestRefused:
         assert done.returncode == 2
         assert message in done.stderr
 
+    @pytest.mark.parametrize(
+        "words", [("--json", "status"), ("--detach", "stop"), ("--set", "serve.host=::1", "status")]
+    )
+    def test_options_before_a_subcommand_are_refused(self, gpu_folder: Path, words: tuple[str, ...]) -> None:
+        """They would be ignored: exit code 2, and where they belong."""
+        done = specdeploy("serve", *words, cwd=gpu_folder)
+
+        assert done.returncode == 2
+        assert f"{words[0]} stands before {words[-1]}" in done.stderr
+
     def test_a_dry_run_needs_nothing(self, gpu_folder: Path, tmp_path: Path) -> None:
         """Neither a program nor a GPU; it prints the command, as text or as a document, and leaves nothing."""
         env = {"PATH": str(tmp_path)}
@@ -375,7 +491,7 @@ class TestRefused:
         document = json.loads(specdeploy("serve", "--dry-run", "--json", cwd=gpu_folder, env=env).stdout)
 
         assert text.returncode == 0, text.stderr
-        assert text.stdout.startswith("docker run ")
+        assert text.stdout.startswith("PYTHONDONTWRITEBYTECODE=1 docker run ")
         assert "free ports" in text.stderr
         assert document["mode"] == "leader"
         assert document["gpus"] == [0, 1]
@@ -420,11 +536,17 @@ def gpu_folder(tmp_path: Path) -> Path:
     return folder
 
 
-def specdeploy_words() -> list[str]:
-    """Return the command line's first words."""
-    import sys
-
-    return [sys.executable, "-u", "-m", "specdeploy"]
+@contextlib.contextmanager
+def in_foreground(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Serve one model in the foreground, as in another terminal; the block begins when it is ready."""
+    argv = [sys.executable, "-u", "-m", "specdeploy", "serve", "--set", "serve.models=[preprocessing]"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(argv, cwd=folder, **pipes) as process:
+        try:
+            assert process.stdout.readline().startswith("endpoint")
+            yield process
+        finally:
+            process.kill()
 
 
 def write_certificate(folder: Path) -> tuple[Path, Path]:

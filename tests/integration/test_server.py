@@ -128,10 +128,20 @@ def eventually(condition: Callable[[], bool], *, timeout_s: float = 30) -> bool:
 
 
 def test_a_server_is_ready_when_the_block_begins_and_gone_when_it_ends(serve, repository) -> None:
-    """Inside the block requests are answered; after it no process, region or state is left."""
-    lines: list[str] = []
+    """Inside the block requests are answered; after it no process, region or state is left.
 
-    with serve(repository, on_line=lines.append) as running:
+    A port that is given is used, and other addresses of the machine are not listened on.
+    """
+    lines: list[str] = []
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    with serve(repository, http_port=port, on_line=lines.append) as running:
+        assert running.endpoints.http_port == port
+        for bound in (port, running.endpoints.grpc_port, running.endpoints.metrics_port):
+            with socket.socket() as other:
+                other.bind(("127.0.0.2", bound))
         assert running.alive()
         assert running.ready()
         assert running.exit_cause() is None
@@ -146,20 +156,8 @@ def test_a_server_is_ready_when_the_block_begins_and_gone_when_it_ends(serve, re
     assert session(running) == []
     assert regions(running) == []
     assert attach(running.state.run_dir) is None
-    assert last_exit(running.state.run_dir) == "it ended with exit code 0"
-
-
-def test_only_loopback_and_given_ports_are_bound(serve, repository) -> None:
-    """A given port is used, and other addresses of the machine are not listened on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-
-    with serve(repository, http_port=port) as running:
-        assert running.endpoints.http_port == port
-        for bound in (port, running.endpoints.grpc_port, running.endpoints.metrics_port):
-            with socket.socket() as other:
-                other.bind(("127.0.0.2", bound))
+    assert running.was_stopped()
+    assert last_exit(running.state.run_dir) == "it was stopped (SIGTERM)"
 
 
 @pytest.mark.parametrize("use", ["http", "grpc", "metrics"])
@@ -232,6 +230,7 @@ def test_a_server_that_is_not_ready_in_time_is_ended(serve, tmp_path) -> None:
         server.start()
 
     assert processes_of(tmp_path) == []
+    assert last_exit(tmp_path / "run") == "its start was given up"
 
 
 def test_a_runtime_without_its_python_library_is_noticed_at_once(triton_runtime, repository, tmp_path) -> None:
@@ -264,7 +263,10 @@ def test_a_killed_server_is_noticed_and_leaves_nothing(serve, repository) -> Non
 
 
 def test_a_killed_guard_takes_the_server_with_it(serve, repository) -> None:
-    """Nobody is left to clean up: the kernel ends the server, and the next look clears its traces."""
+    """Nobody is left to clean up: the kernel ends the server, and the next look clears its traces.
+
+    The next server starts in what it left of the run directory.
+    """
     running = serve(repository).start()
 
     os.kill(running.state.guard.pid, signal.SIGKILL)
@@ -273,6 +275,8 @@ def test_a_killed_guard_takes_the_server_with_it(serve, repository) -> None:
     assert running.exit_cause() == "it ended without leaving an exit code"
     assert attach(running.state.run_dir) is None
     assert regions(running) == []
+    with serve(repository) as again:
+        assert infer(again, 2) == 2
 
 
 SCRIPT = """
@@ -362,16 +366,6 @@ def test_detaching_in_this_process_hands_the_server_over(serve, repository) -> N
     assert running.ready()
 
 
-def test_a_second_server_in_one_run_directory_is_refused(serve, repository) -> None:
-    """The first one goes on."""
-    running = serve(repository).start()
-
-    with pytest.raises(ServerFault, match="already runs"):
-        serve(repository).start()
-
-    assert running.ready()
-
-
 def test_a_directory_that_is_not_ours_is_not_used(serve, repository, tmp_path) -> None:
     """A run directory is only made, or taken over from an earlier server."""
     (tmp_path / "run").mkdir()
@@ -381,17 +375,6 @@ def test_a_directory_that_is_not_ours_is_not_used(serve, repository, tmp_path) -
         serve(repository).start()
 
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
-
-
-def test_a_server_can_be_started_again_in_its_run_directory(serve, repository) -> None:
-    """What an earlier server left there does not confuse the next."""
-    first = serve(repository)
-    first.start()
-    first.stop()
-    first.stop()
-
-    with serve(repository) as running:
-        assert infer(running, 2) == 2
 
 
 STAND_IN = """

@@ -16,11 +16,13 @@ from specdeploy.triton.lint import (
     ensemble,
     layout,
     parameters,
+    placeholders,
     placement,
+    secrets,
     speculation,
     tensors,
 )
-from specdeploy.triton.lint.loaded import load
+from specdeploy.triton.lint.loaded import load, warning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,9 +33,12 @@ if TYPE_CHECKING:
 
 CHECKS: Final[tuple[Callable[[Repository], Iterator[Finding]], ...]] = (
     layout.has_models,
-    layout.placeholders,
+    layout.unseen,
+    placeholders.placeholders,
     layout.configurations,
     tensors.tensors,
+    tensors.formats,
+    tensors.labels,
     tensors.warmups,
     ensemble.ensembles,
     ensemble.cycles,
@@ -59,7 +64,7 @@ CHECKS: Final[tuple[Callable[[Repository], Iterator[Finding]], ...]] = (
     code.called_models,
     code.environments,
     code.tokenizers,
-    code.secrets,
+    secrets.secrets,
     layout.manifest,
 )
 
@@ -74,4 +79,19 @@ def lint_repository(tree: RepoTree, engine_at: EngineListing | None = None) -> t
             not looked at.
     """
     repository = load(tree, engine_at)
-    return tuple(finding for check in CHECKS for finding in check(repository))
+    return tuple(finding for check in CHECKS for finding in _found(check, repository))
+
+
+def _found(check: Callable[[Repository], Iterator[Finding]], repository: Repository) -> Iterator[Finding]:
+    """Yield what one check finds; a mistake in it is a finding, too, and the others still have their say."""
+    try:
+        yield from check(repository)
+    except Exception as problem:  # noqa: BLE001 - anybody's files come here, and one check must not hide the others
+        name = f"{check.__module__.rpartition('.')[2]}.{check.__name__}"
+        yield warning(
+            "lint.check-failed",
+            f"the check {name} ended with {type(problem).__name__}: {str(problem)[:200]}; this is a bug of specdeploy, "
+            "not of the repository",
+            where=".",
+            hint="report it; everything else was checked",
+        )

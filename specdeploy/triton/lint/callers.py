@@ -8,7 +8,16 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from specdeploy.triton.lint.loaded import ENGINE_BACKEND, Model, Repository, error, info, set_parameters, warning
+from specdeploy.triton.lint.loaded import (
+    ENGINE_BACKEND,
+    Model,
+    Repository,
+    error,
+    info,
+    set_parameters,
+    warning,
+    whole_number,
+)
 from specdeploy.triton.repository import names
 
 if TYPE_CHECKING:
@@ -57,8 +66,8 @@ class Caller:
     @property
     def drafts(self) -> int | None:
         """Most tokens that it drafts at a time, as far as its parameters say."""
-        values = [self.parameters.get(key, "") for key in ("num_draft_tokens", "max_draft_tokens")]
-        return max((int(value) for value in values if value.isascii() and value.isdecimal()), default=None)
+        values = [whole_number(self.parameters.get(key)) for key in ("num_draft_tokens", "max_draft_tokens")]
+        return max((value for value in values if value is not None), default=None)
 
     @property
     def sends_logits(self) -> bool:

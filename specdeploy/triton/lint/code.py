@@ -1,16 +1,19 @@
-"""Checks of the files beside the configurations: python models that compile, tokenizers that are there, no secrets."""
+"""Checks of the files beside the configurations: python models that compile, tokenizers that are there."""
 
 from __future__ import annotations
 
 import ast
-import re
+import posixpath
+import sys
 from typing import TYPE_CHECKING, Final
 
-from specdeploy.triton.lint.loaded import Model, Repository, error, set_parameters, warning
+from specdeploy.triton.lint.loaded import Model, Repository, error, info, set_parameters, warning
+from specdeploy.triton.lint.python_source import imports, mentions, parse, stores
+from specdeploy.triton.lint.unread import size_of
 from specdeploy.triton.repository import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from specdeploy.findings import Finding
     from specdeploy.triton.pbtxt import ModelConfig
@@ -19,29 +22,22 @@ _MODEL_CLASS: Final = "TritonPythonModel"
 _ENVIRONMENT: Final = "EXECUTION_ENV_PATH"
 # Triton's word for the model's own directory.
 _HERE: Final = "$$TRITON_MODEL_DIRECTORY/"
+_DEFAULT_FILE: Final = "model.py"
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model")
-_TEXT: Final = (".pbtxt", ".py", ".yaml", ".yml", ".json", ".txt", ".env", ".sh")
-# Public shapes of access tokens and keys. A vocabulary may hold any string, so tokenizer folders are not searched.
-_SECRETS: Final = {
-    "a Hugging Face token": re.compile(rb"\bhf_[A-Za-z0-9]{30,}\b"),
-    "an NVIDIA API key": re.compile(rb"\bnvapi-[A-Za-z0-9_-]{40,}"),
-    "a GitHub token": re.compile(rb"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{40,})\b"),
-    "a GitLab token": re.compile(rb"\bglpat-[A-Za-z0-9_-]{20,}"),
-    "an AWS access key": re.compile(rb"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
-    "an OpenAI key": re.compile(rb"\bsk-(?:proj-)?[A-Za-z0-9_-]{40,}"),
-    "a private key": re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
-    "a password in a URL": re.compile(rb"[a-z]+://[^\s/:@\"'{}]+:[^\s/:@\"'{}]+@"),
-}
+#: What Triton itself calls.
+_HOOKS: Final = frozenset({"auto_complete_config", "initialize", "execute", "finalize"})
 
 
 def python_files(repository: Repository) -> Iterator[Finding]:
-    """Python files compile, and each python model has its class."""
+    """Python files compile as far as they are loaded, and each python model has its class."""
     for model in repository.models.values():
+        loaded: Mapping[str, bool] = {}
+        if model.config is not None and model.config.backend == "python":
+            loaded = _loaded(model, model.config)
+            yield from _entry_points(repository, model, model.config)
         for path, data in model.files.items():
             if path.endswith(".py"):
-                yield from _compiles(f"{model.directory}/{path}", data)
-        if model.config is not None and model.config.backend == "python":
-            yield from _entry_points(model, model.config)
+                yield from _compiles(f"{model.directory}/{path}", data, loaded.get(path))
 
 
 def called_models(repository: Repository) -> Iterator[Finding]:
@@ -50,9 +46,9 @@ def called_models(repository: Repository) -> Iterator[Finding]:
         for path, data in model.files.items():
             if not path.endswith(".py") or b"InferenceRequest" not in data:
                 continue
-            for name, line in _called(data):
+            for name, line, used in _called(data):
                 if name not in repository.models:
-                    yield warning(
+                    yield (warning if used else info)(
                         "bls.unknown-call",
                         f"it calls the model {name!r}, which is not in the repository",
                         where=f"{model.directory}/{path}:{line}",
@@ -88,7 +84,7 @@ def tokenizers(repository: Repository) -> Iterator[Finding]:
         if model is None or model.config is None or folder.startswith("/"):
             continue
         for version in model.versions:
-            if not any(model.files.get(f"{version}/{folder}/{file}") for file in _TOKENIZERS):
+            if not any(size_of(model.files.get(f"{version}/{folder}/{file}", b"")) for file in _TOKENIZERS):
                 yield error(
                     "tokenizer.missing",
                     f"tokenizer_dir is {folder!r}, and there is no tokenizer",
@@ -97,51 +93,81 @@ def tokenizers(repository: Repository) -> Iterator[Finding]:
                 )
 
 
-def secrets(repository: Repository) -> Iterator[Finding]:
-    """No file holds what looks like a credential: repositories are copied to stores and images."""
-    for path, data in repository.tree.items():
-        if not path.endswith(_TEXT) or f"/{names.TOKENIZER_DIR}/" in path:
-            continue
-        for kind, pattern in _SECRETS.items():
-            found = pattern.search(data)
-            if found:
-                line = data.count(b"\n", 0, found.start()) + 1
-                yield error(
-                    "repo.secret",
-                    f"holds what looks like {kind}",
-                    where=f"{path}:{line}",
-                    hint="take it out, revoke it, and hand it to the server through its environment",
-                )
-
-
-def _compiles(path: str, data: bytes) -> Iterator[Finding]:
-    try:
-        ast.parse(data)
-    except SyntaxError as problem:
-        yield error("python.syntax", str(problem.msg), where=f"{path}:{problem.lineno or 1}", hint="mend the line")
-    except ValueError as problem:  # null bytes, or not the encoding that it declares
-        yield error("python.syntax", str(problem), where=path, hint="it is not Python source")
-
-
-def _entry_points(model: Model, config: ModelConfig) -> Iterator[Finding]:
-    file = config.default_model_filename or "model.py"
+def _loaded(model: Model, config: ModelConfig) -> Mapping[str, bool]:
+    """Return the python files that are loaded, and whether that is certain, or only happens if some code runs."""
+    found: dict[str, bool] = {}
     for version in model.versions:
-        path = f"{version}/{file}"
-        where = f"{model.directory}/{path}"
-        if path not in model.files:
+        todo = [(posixpath.normpath(f"{version}/{config.default_model_filename or _DEFAULT_FILE}"), True)]
+        while todo:
+            path, certain = todo.pop()
+            if path not in model.files or found.get(path) in {True, certain}:
+                continue
+            found[path] = certain
+            tree = parse(model.files[path]).tree
+            for name, sure in imports(tree) if tree is not None else ():
+                todo += [(file, certain and sure) for file in _files_of(name, path, version)]
+    return found
+
+
+def _files_of(name: str, importer: str, version: str) -> Iterator[str]:
+    """Yield the files that an import may load: Triton's search path has the version directory, and the model's."""
+    parts = name.lstrip(".")
+    dots = len(name) - len(parts)
+    if not dots and parts.partition(".")[0] in sys.stdlib_module_names:
+        return
+    folders = [posixpath.join(importer, *[".."] * dots)] if dots else [version, ""]
+    words = parts.split(".") if parts else []
+    for folder in folders:
+        for count in range(len(words) + 1):
+            stem = posixpath.normpath(posixpath.join(folder, *words[:count]))
+            if count:
+                yield f"{stem}.py"
+            if count or dots:
+                yield f"{stem}/__init__.py"
+
+
+def _compiles(path: str, data: bytes, loaded: bool | None) -> Iterator[Finding]:
+    """Yield what is wrong with a file that is loaded (True), may be (False), or is not as far as we see (None)."""
+    source = parse(data)
+    if source.newer:
+        yield info(
+            "python.syntax",
+            f"{source.problem}; Python {source.newer} may take it",
+            where=f"{path}:{source.line}",
+            hint=f"run the server with Python {source.newer} or later, or write it for an older one",
+        )
+    elif source.problem:
+        severity = info if loaded is None else error if loaded else warning
+        yield severity("python.syntax", source.problem, where=f"{path}:{source.line}", hint="mend the line")
+    elif source.unread:
+        yield (info if loaded is None else warning)(
+            "python.unread",
+            f"lint cannot parse it: {source.unread}",
+            where=path,
+            hint="Triton's Python may not, either",
+        )
+
+
+def _entry_points(repository: Repository, model: Model, config: ModelConfig) -> Iterator[Finding]:
+    file = config.default_model_filename or _DEFAULT_FILE
+    for version in model.versions:
+        where = posixpath.normpath(f"{model.directory}/{version}/{file}")
+        if where.startswith("../"):  # above the repository, where nobody looks
+            continue
+        if where not in repository.tree:
             yield error(
                 "python.missing",
-                f"the python backend loads {path}, which is not there",
+                f"the python backend loads {version}/{file}, which {_state(repository, where)}",
                 where=where,
                 hint="put the model's code there, or name its file in default_model_filename",
             )
             continue
-        body = _body(model.files[path])
-        if body is not None and not any(_binds(node) for node in body):
+        tree = parse(repository.tree[where]).tree
+        if tree is not None and not mentions(tree, _MODEL_CLASS):
             yield error(
                 "python.no-class", f"defines no class {_MODEL_CLASS}", where=where, hint=f"class {_MODEL_CLASS}:"
             )
-        elif body is not None and any(_lacks_execute(node) for node in body):
+        elif tree is not None and not stores(tree, "execute") and any(_lacks_execute(node) for node in tree.body):
             yield error(
                 "python.no-execute",
                 f"{_MODEL_CLASS} has no method execute; Triton loads it, and every request fails",
@@ -150,41 +176,45 @@ def _entry_points(model: Model, config: ModelConfig) -> Iterator[Finding]:
             )
 
 
-def _called(data: bytes) -> Iterator[tuple[str, int]]:
-    """Yield the names of models, as they stand in calls of ``InferenceRequest``, and their lines."""
-    for statement in _body(data) or ():
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("InferenceRequest"):
-                for keyword in node.keywords:
-                    value = keyword.value
-                    if keyword.arg == "model_name" and isinstance(value, ast.Constant) and isinstance(value.value, str):
-                        yield value.value, value.lineno
+def _state(repository: Repository, path: str) -> str:
+    unseen = repository.unseen.get(path)
+    return unseen.reason if unseen is not None else "is not there"
 
 
-def _body(data: bytes) -> list[ast.stmt] | None:
-    """Return the module's statements; None when it does not compile, which is a finding of its own."""
-    try:
-        return ast.parse(data).body
-    except (SyntaxError, ValueError):
-        return None
+def _called(data: bytes) -> Iterator[tuple[str, int, bool]]:
+    """Yield the models that calls of ``InferenceRequest`` name, the lines, and whether the calls are used.
+
+    What stands in a function that nothing in the file calls, and Triton neither, is not.
+    """
+    tree = parse(data).tree
+    if tree is None:
+        return
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    used |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} | _HOOKS
+    idle: set[int] = set()
+    for node in ast.walk(tree):  # from the outside to the inside
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name not in used:
+            idle |= {id(inner) for inner in ast.walk(node)} if id(node) not in idle else set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _is_request(node.func):
+            for keyword in node.keywords:
+                value = keyword.value
+                if keyword.arg == "model_name" and isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    yield value.value, value.lineno, id(node) not in idle
+
+
+def _is_request(function: ast.expr) -> bool:
+    match function:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name == "InferenceRequest"
+        case _:
+            return False
 
 
 def _lacks_execute(node: ast.stmt) -> bool:
     """Say whether this is the model's class, without bases to inherit from, and without anything called execute."""
-    if not (isinstance(node, ast.ClassDef) and node.name == _MODEL_CLASS) or node.bases or node.decorator_list:
+    if not (isinstance(node, ast.ClassDef) and node.name == _MODEL_CLASS):
         return False
-    return not any("execute" in ast.unparse(item) for item in node.body)
-
-
-def _binds(node: ast.stmt) -> bool:
-    match node:
-        case ast.ClassDef(name=name):
-            return name == _MODEL_CLASS
-        case ast.ImportFrom(names=aliases):
-            return any((alias.asname or alias.name) in {_MODEL_CLASS, "*"} for alias in aliases)
-        case ast.Assign(targets=targets):
-            return any(isinstance(target, ast.Name) and target.id == _MODEL_CLASS for target in targets)
-        case ast.If() | ast.Try():  # whatever they bind, they may bind the class, too
-            return _MODEL_CLASS in ast.unparse(node)
-        case _:
-            return False
+    return not (
+        node.bases or node.keywords or node.decorator_list or any(mentions(item, "execute") for item in node.body)
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from specdeploy.triton.lint.callers import Caller, callers
-from specdeploy.triton.lint.loaded import Engine, Repository, error, warning
+from specdeploy.triton.lint.loaded import Engine, Repository, error, warning, whole_number
+from specdeploy.triton.lint.unread import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +55,7 @@ def _arguments(caller: Caller) -> Iterator[Finding]:
     """Yield that the LLM API's arguments are not there: the decoder loads the model that they name."""
     file = caller.parameters.get("model_yaml")
     for version in caller.model.versions if file is not None else ():
-        if not caller.model.files.get(f"{version}/{file}"):
+        if not size_of(caller.model.files.get(f"{version}/{file}", b"")):
             yield error(
                 "decoder.arguments",
                 f"model_yaml is {file!r}, which is missing or empty",
@@ -66,7 +67,8 @@ def _arguments(caller: Caller) -> Iterator[Finding]:
 def _counts(caller: Caller) -> Iterator[Finding]:
     for key, least in _COUNTS.items():
         value = caller.parameters.get(key)
-        if value is not None and not (value.isascii() and value.isdecimal() and int(value) >= least):
+        number = whole_number(value)
+        if value is not None and (number is None or number < least):
             yield error(
                 "decoder.parameter",
                 f"{key} is {value!r}",
@@ -96,7 +98,7 @@ def _lengths(caller: Caller) -> Iterator[Finding]:
 def _against(caller: Caller, engine: Engine) -> Iterator[Finding]:
     longest = int(caller.parameters.get("max_seq_len", 0))
     # A limit of our stand-in is set in its configuration; NVIDIA's engines have theirs built in.
-    holds = [_number(engine.parameters.get("specdeploy_max_seq_len")), engine.said().max_seq_len]
+    holds = [whole_number(engine.parameters.get("specdeploy_max_seq_len")), engine.said().max_seq_len]
     short = [limit for limit in holds if limit is not None and longest > limit]
     if short:
         yield error(
@@ -106,7 +108,7 @@ def _against(caller: Caller, engine: Engine) -> Iterator[Finding]:
             hint="lower build.max_seq_len, or build the engine for longer sequences",
         )
     inflight = int(caller.parameters.get("max_inflight", 0))
-    caches = [_number(engine.parameters.get("specdeploy_max_sequences")), engine.said().max_batch_size]
+    caches = [whole_number(engine.parameters.get("specdeploy_max_sequences")), engine.said().max_batch_size]
     few = [count for count in caches if count is not None and inflight > count]
     if few:
         yield warning(
@@ -115,7 +117,3 @@ def _against(caller: Caller, engine: Engine) -> Iterator[Finding]:
             where=caller.at("max_inflight"),
             hint="requests above that compute their text again each round",
         )
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdecimal() else None

@@ -21,7 +21,8 @@ CPU_CONFIG: Final = "genai_config.json"
 STORE_MANIFEST: Final = "manifest.json"
 #: The small files of an engine directory that lint reads.
 DOCUMENTS: Final = (CONFIG, CPU_CONFIG, STORE_MANIFEST)
-_RANK: Final = re.compile(r"rank(\d+)\.engine")
+_RANK: Final = re.compile(r"rank([0-9]{1,9})\.engine")
+_LARGEST: Final = 2**63 - 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,10 +32,12 @@ class EngineDirectory:
     Args:
         sizes: Path of every file relative to the directory -> its bytes.
         documents: Content of those of :data:`DOCUMENTS` that are there.
+        unreadable: Why nothing is known of the directory; empty when it was read.
     """
 
     sizes: Mapping[str, int]
     documents: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    unreadable: str = ""
 
     @property
     def files(self) -> frozenset[str]:
@@ -134,7 +137,9 @@ def _mode(recorded: object) -> int | None:
 
 
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """Return a number as the backend holds it: what does not fit is not said."""
+    fits = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _LARGEST
+    return value if isinstance(value, int) and fits else None
 
 
 def _section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # What makes an engine directory complete: a CPU engine of ours, or TensorRT-LLM's.
 _COMPLETE: Final = (frozenset({"genai_config.json", "model.onnx"}), frozenset({"config.json", "rank0.engine"}))
 _BUILD: Final = "build it with `specdeploy build`, then write the repository again"
+_LISTED: Final = 8
 _POST: Final = re.compile(r"\.post\d+$")
 _LOGITS: Final = {"TYPE_FP32": "float32", "TYPE_FP16": "float16", "TYPE_BF16": "bfloat16"}
 
@@ -44,7 +45,8 @@ def directories(repository: Repository) -> Iterator[Finding]:
 
 def stored(repository: Repository) -> Iterator[Finding]:
     """An engine of our store is as its manifest says, and the one that the repository was written for."""
-    wanted = {facts.get("model"): facts for facts in repository.section("engines").values() if isinstance(facts, dict)}
+    engines = [facts for facts in repository.section("engines").values() if isinstance(facts, dict)]
+    wanted = {facts["model"]: facts for facts in engines if isinstance(facts.get("model"), str)}
     for engine in repository.engines.values():
         if engine.directory is None or engine_dir.STORE_MANIFEST not in engine.directory.documents:
             continue
@@ -137,9 +139,17 @@ def _directory(engine: Engine) -> Iterator[Finding]:
     if directory is None:
         yield error("engine.missing", f"gpt_model_path is {engine.path!r}: no such directory", where=where, hint=_BUILD)
         return
+    if directory.unreadable:
+        yield warning(
+            "engine.unreadable",
+            f"gpt_model_path is {engine.path!r}, which {directory.unreadable}",
+            where=where,
+            hint="lint it as a user who may read it, or leave engines out with --no-engines",
+        )
+        return
     files = directory.files
     if not any(needed <= files for needed in _COMPLETE):
-        listed = ", ".join(sorted(files)[:8]) or "nothing"
+        listed = ", ".join(sorted(files)[:_LISTED]) or "nothing"
         yield error(
             "engine.incomplete",
             f"{engine.path!r} is not a complete engine; it holds {listed}",
@@ -159,8 +169,10 @@ def _directory(engine: Engine) -> Iterator[Finding]:
 
 def _ranks(engine: Engine, where: str) -> Iterator[Finding]:
     said = engine.said()
-    if said.world_size is not None and said.ranks != set(range(said.world_size)):
-        listed = ", ".join(f"rank{rank}.engine" for rank in sorted(said.ranks)) or "none"
+    size = said.world_size
+    # Counted, not written out: a damaged file may say any number.
+    if size is not None and (len(said.ranks) != size or max(said.ranks, default=-1) >= size):
+        listed = ", ".join(f"rank{rank}.engine" for rank in sorted(said.ranks)[:_LISTED]) or "none"
         yield error(
             "engine.ranks",
             f"the engine has {said.world_size} ranks, and the files with content are: {listed}",

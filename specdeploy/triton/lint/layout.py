@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import re
-from typing import TYPE_CHECKING, Final
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
 
-from specdeploy.triton.lint.loaded import ENGINE_BACKEND, Model, Repository, error, warning
+from specdeploy.triton.lint.loaded import ENGINE_BACKEND, Model, Repository, error, info, warning
+from specdeploy.triton.lint.unread import CIRCLE, DANGLING, Unread
 from specdeploy.triton.pbtxt import parse_message
 from specdeploy.triton.repository import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from specdeploy.findings import Finding
     from specdeploy.triton.pbtxt import ModelConfig
 
-_PLACEHOLDER: Final = re.compile(r"\$\{\w*\}?")
-# A string, in which a # is no comment; or a comment.
-_QUOTED_OR_COMMENT: Final = re.compile(r"\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?|#.*")
-_FILLED_IN: Final = (".pbtxt", ".yaml", ".yml")
 _REWRITE: Final = "write the repository again with `specdeploy repo`"
 # Backends that ship with Triton's images. Others may exist; one that is all but spelled like these does not.
 _BACKENDS: Final = (
@@ -39,6 +36,10 @@ _BACKENDS: Final = (
     "vllm",
 )
 _NEARLY: Final = 0.75
+# Letters that a slip changes, and names so short that any other is near.
+_SLIPS: Final = 2
+_SHORT: Final = 5
+_LISTED: Final = 8
 
 
 def has_models(repository: Repository) -> Iterator[Finding]:
@@ -47,29 +48,31 @@ def has_models(repository: Repository) -> Iterator[Finding]:
         yield error("repo.no-models", "the repository holds no model directory", where=".", hint=_REWRITE)
 
 
-def placeholders(repository: Repository) -> Iterator[Finding]:
-    """``${...}`` in a number stops Triton; in a string it is silently taken for "not set"."""
-    for path, data in repository.tree.items():
-        if not path.endswith(_FILLED_IN) or b"${" not in data:
-            continue
-        for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), 1):
-            for found in _PLACEHOLDER.findall(_without_comment(line)):
-                yield error(
-                    "repo.placeholder",
-                    f"{found} was not filled in",
-                    where=f"{path}:{number}",
-                    hint='give it a value; in a string, "" is not set',
-                )
+def unseen(repository: Repository) -> Iterator[Finding]:
+    """What lint could not read: a server that can may find there what lint did not."""
+    grouped: dict[tuple[bool, str], list[str]] = defaultdict(list)
+    for path, item in repository.unseen.items():
+        grouped[item.hidden, item.reason].append(path)
+    for (hidden, reason), paths in grouped.items():
+        more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
+        refused = reason in {DANGLING, CIRCLE} and any("/" in path for path in paths)
+        yield (error if refused else warning if hidden else info)(
+            "repo.unread",
+            f"{', '.join(paths[:_LISTED])}{more} {reason}",
+            where=paths[0].rstrip("/"),
+            hint="lint it as a user who may read it" if hidden else "take it out, if nobody needs it",
+        )
 
 
 def configurations(repository: Repository) -> Iterator[Finding]:
     """Every model needs a config.pbtxt that parses, named as its directory, a backend, and a version directory."""
     for model in repository.models.values():
-        yield from _file(model)
+        yield from _file(repository, model)
         if model.config is not None:
             yield from _names(model, model.config)
             yield from _backend(model, model.config)
             yield from _batches(model, model.config)
+            yield from _priorities(model)
         if not model.versions and model.text is not None:
             yield error(
                 "repo.version-missing",
@@ -87,27 +90,31 @@ def manifest(repository: Repository) -> Iterator[Finding]:
         yield error("repo.manifest-unreadable", "not a JSON object", where=names.MANIFEST, hint=_REWRITE)
     for path, facts in repository.section("files").items():
         data = repository.tree.get(path)
-        if data is None:
+        hidden = repository.unseen.get(path)
+        if data is None and not (hidden is not None and hidden.hidden):
             yield error("repo.file-missing", f"{path} is listed in {names.MANIFEST}", where=path, hint=_REWRITE)
-        elif isinstance(facts, dict) and hashlib.sha256(data).hexdigest() != facts.get("sha256"):
+        elif data is not None and isinstance(facts, dict) and _differs(data, facts):
             yield warning("repo.file-changed", "edited since the repository was written", where=path, hint=_REWRITE)
 
 
-def _without_comment(line: str) -> str:
-    return _QUOTED_OR_COMMENT.sub(lambda found: "" if found[0].startswith("#") else found[0], line)
-
-
-def _file(model: Model) -> Iterator[Finding]:
+def _file(repository: Repository, model: Model) -> Iterator[Finding]:
     if model.text is None:
+        hidden = repository.unseen.get(model.where)
         yield error(
             "repo.config-missing",
-            f"{model.directory} has no {names.CONFIG}",
+            f"{model.where} {hidden.reason}" if hidden is not None else f"{model.directory} has no {names.CONFIG}",
             where=model.directory,
             hint=f"Triton takes every directory for a model: write {model.where}, or move the directory out",
         )
     elif model.error is not None and not _caused_by_placeholder(model):
         line = f":{model.error.line}" if model.error.line else ""
         yield error("repo.pbtxt-parse", model.error.message, where=f"{model.where}{line}", hint="mend the line")
+
+
+def _differs(data: bytes, facts: Mapping[str, Any]) -> bool:
+    if isinstance(data, Unread):  # only its size is known
+        return facts.get("size_bytes") not in {None, data.size}
+    return hashlib.sha256(data).hexdigest() != facts.get("sha256")
 
 
 def _caused_by_placeholder(model: Model) -> bool:
@@ -139,16 +146,18 @@ def _backend(model: Model, config: ModelConfig) -> Iterator[Finding]:
     elif not config.backend and not config.platform:
         # Triton guesses the python backend from the file's name, and gives up where there is none.
         guess = any(path.endswith("/model.py") for path in model.files)
-        yield (warning if guess else error)(
+        yield (info if guess else error)(
             "repo.backend-missing", "neither backend nor platform is set", where=model.where, hint='backend: "python"'
         )
     elif config.backend and config.backend not in _BACKENDS:
         for nearest in difflib.get_close_matches(config.backend, _BACKENDS, n=1, cutoff=_NEARLY):
-            yield error(
+            # A server may have any backend; one whose name only has letters swapped, lost or added is a slip.
+            slip = edits(config.backend, nearest, most=_SLIPS) <= _SLIPS and len(nearest) > _SHORT
+            yield (warning if slip else info)(
                 "repo.backend-unknown",
-                f"there is no backend {config.backend!r}",
+                f"Triton's images have no backend {config.backend!r}",
                 where=model.at("backend"),
-                hint=f'backend: "{nearest}"',
+                hint=f'backend: "{nearest}", unless the server has one of that name',
             )
     elif not config.backend and config.platform in _BACKENDS:
         yield error(
@@ -179,6 +188,19 @@ def _batches(model: Model, config: ModelConfig) -> Iterator[Finding]:
             )
 
 
+def _priorities(model: Model) -> Iterator[Finding]:
+    if "priority_levels" not in (model.text or ""):
+        return
+    queue = parse_message(model.text or "").dynamic_batching
+    if queue.priority_levels and not 0 < queue.default_priority_level <= queue.priority_levels:
+        yield error(
+            "repo.priority",
+            f"priority_levels is {queue.priority_levels}, and default_priority_level {queue.default_priority_level}",
+            where=model.at("priority_levels"),
+            hint=f"default_priority_level: from 1 to {queue.priority_levels}",
+        )
+
+
 def _version_policy(model: Model) -> Iterator[Finding]:
     if "version_policy" not in (model.text or ""):
         return
@@ -190,3 +212,18 @@ def _version_policy(model: Model) -> Iterator[Finding]:
             where=model.at("version_policy"),
             hint="name a version that is there, or leave version_policy out",
         )
+
+
+def edits(one: str, other: str, *, most: int) -> int:
+    """Return how many slips (a letter swapped, lost, added, changed) make one name the other; at most *most* + 1."""
+    if abs(len(one) - len(other)) > most:
+        return most + 1
+    before, row = list[int](), list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        older, before, row = before, row, [i]
+        for j, wanted in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != wanted))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
+                cost = min(cost, older[j - 2] + 1)
+            row.append(cost)
+    return min(row[-1], most + 1)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from specdeploy.findings import Finding
 from specdeploy.triton.lint.engine_dir import EngineConfig, EngineDirectory, read_config
+from specdeploy.triton.lint.unread import Unread
 from specdeploy.triton.pbtxt import ModelConfig, PbtxtError, parse
 from specdeploy.triton.repository import names
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 ENGINE_BACKEND: Final = "tensorrtllm"
 #: What a placeholder of NVIDIA's templates begins with; in a string it counts as "not set".
 PLACEHOLDER: Final = "${"
+# No number of the backend's has more digits: those of 64 bits that are whole in any case.
+_DIGITS: Final = 18
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,11 +104,12 @@ class Repository:
     """Everything the checks look at.
 
     Args:
-        tree: The files.
+        tree: The files that there are to see; one that is only too large to read is an ``Unread`` with its size.
         models: Directory -> model.
         manifest: What ``specdeploy.json`` says; None when there is none, or it is no JSON object.
         engines: Directory -> the models of NVIDIA's backend or its stand-in.
         engines_seen: Whether engine directories were looked at.
+        unseen: Path -> what stands for what cannot be read there.
     """
 
     tree: RepoTree
@@ -113,6 +117,7 @@ class Repository:
     manifest: Mapping[str, Any] | None
     engines: Mapping[str, Engine]
     engines_seen: bool
+    unseen: Mapping[str, Unread] = dataclasses.field(default_factory=dict)
 
     def configs(self) -> Mapping[str, ModelConfig]:
         """Return the configurations that parse, by directory."""
@@ -126,6 +131,8 @@ class Repository:
 
 def load(tree: RepoTree, engine_at: EngineListing | None) -> Repository:
     """Parse what there is to parse."""
+    unseen = {path: data for path, data in tree.items() if isinstance(data, Unread) and data.size is None}
+    tree = {path: data for path, data in tree.items() if path not in unseen or path.endswith("/")}
     grouped: dict[str, dict[str, bytes]] = {}
     for path, data in sorted(tree.items()):
         directory, slash, rest = path.partition("/")
@@ -138,6 +145,7 @@ def load(tree: RepoTree, engine_at: EngineListing | None) -> Repository:
         manifest=_manifest(tree),
         engines={name: engine for name, model in models.items() if (engine := _engine(model, engine_at))},
         engines_seen=engine_at is not None,
+        unseen=unseen,
     )
 
 
@@ -145,6 +153,12 @@ def set_parameters(config: ModelConfig) -> Mapping[str, str]:
     """Return the parameters that count: an empty one, or one that is an unfilled placeholder, is not set."""
     stripped = {key: value.strip() for key, value in config.parameters.items()}
     return {key: value for key, value in stripped.items() if value and PLACEHOLDER not in value}
+
+
+def whole_number(text: str | None) -> int | None:
+    """Return a number that is written with digits only; None for anything else, and for one that nothing can hold."""
+    fits = text is not None and text.isascii() and text.isdecimal() and len(text) <= _DIGITS
+    return int(text) if text is not None and fits else None
 
 
 def error(code: str, message: str, *, where: str, hint: str = "") -> Finding:

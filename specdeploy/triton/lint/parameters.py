@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from specdeploy.errors import ConfigError
-from specdeploy.triton.lint.loaded import Engine, Repository, error, warning
+from specdeploy.triton.lint.loaded import Engine, Repository, error, warning, whole_number
 from specdeploy.triton.tensors import release_parameters
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _flags(engine: Engine) -> Iterator[Finding]:
 def _counts(engine: Engine) -> Iterator[Finding]:
     for key in _COUNTS:
         value = engine.parameters.get(key)
-        if value is not None and not (value.isascii() and value.isdecimal()):
+        if value is not None and whole_number(value) is None:
             yield error("parameter.number", f"{key} is {value!r}", where=engine.at(key), hint="a whole number")
 
 

@@ -9,7 +9,7 @@ import itertools
 from typing import TYPE_CHECKING, Final
 
 from specdeploy.triton.lint.callers import callers
-from specdeploy.triton.lint.loaded import Engine, Repository, error, warning
+from specdeploy.triton.lint.loaded import Engine, Repository, error, warning, whole_number
 from specdeploy.triton.lint.parameters import is_fraction
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ _GPUS: Final = "gpu_device_ids"
 _PARTICIPANTS: Final = "participant_ids"
 _FAST_LOGITS: Final = "speculative_decoding_fast_logits"
 _KV_FRACTION: Final = "kv_cache_free_gpu_mem_fraction"
+# No machine has more; what an engine says of itself may be any number.
+_MOST_GPUS: Final = 4096
 # TensorRT-LLM takes this fraction of the free memory when nothing is said.
 _DEFAULT_KV_FRACTION: Final = 0.9
 
@@ -126,17 +128,16 @@ def _shared_participants(repository: Repository) -> Iterator[Finding]:
 def _groups(text: str) -> list[list[int]] | None:
     """Return the numbers of each instance; None when it is not written so, or names one twice."""
     words = [[word.strip() for word in group.split(",")] for group in text.split(";")]
-    flat = [word for group in words for word in group]
-    if not all(word.isascii() and word.isdecimal() for word in flat):
+    groups = [[number for word in group if (number := whole_number(word)) is not None] for group in words]
+    if any(len(group) < len(written) for group, written in zip(groups, words, strict=True)):
         return None
-    groups = [[int(word) for word in group] for group in words]
     return groups if all(len(set(group)) == len(group) for group in groups) else None
 
 
 def _gpus(engine: Engine) -> set[int]:
     groups = _groups(engine.parameters.get(_GPUS, ""))
     if groups is None:
-        return set(range(engine.said().world_size or 1))
+        return set(range(min(engine.said().world_size or 1, _MOST_GPUS)))
     return set(itertools.chain.from_iterable(groups))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from specdeploy.engine.tensorrt_llm.methods import MODE_NAMES, NO_SPECULATION, lookahead_draft_len
 from specdeploy.triton.lint.callers import Caller, callers
-from specdeploy.triton.lint.loaded import Engine, Repository, error, warning
+from specdeploy.triton.lint.loaded import Engine, Repository, error, warning, whole_number
 from specdeploy.triton.repository import names
 
 if TYPE_CHECKING:
@@ -190,9 +190,9 @@ def _lookahead(engine: Engine) -> Iterator[Finding]:
             )
         return
     length, mode = engine.said().max_draft_len, engine.said().mode
-    if length is None or mode not in {None, _DECODING_MODES["lookahead"]} or not all(map(_is_count, given.values())):
+    window, ngram, verification = (whole_number(given[key]) or 0 for key in _LOOKAHEAD)
+    if length is None or mode not in {None, _DECODING_MODES["lookahead"]} or not (window and ngram and verification):
         return
-    window, ngram, verification = (int(given[key]) for key in _LOOKAHEAD)
     tokens = lookahead_draft_len(window, ngram, verification)
     if tokens != length:
         yield error(
@@ -230,10 +230,6 @@ def _choices(engine: Engine, key: str) -> Iterator[Finding]:
             where=engine.at(key),
             hint="fewer paths, or build with a larger --max_draft_len",
         )
-
-
-def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and int(text) > 0
 
 
 def _mode(mode: int) -> str:

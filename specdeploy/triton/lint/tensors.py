@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import posixpath
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from specdeploy.triton.lint.loaded import Model, Repository, error, warning
+from specdeploy.triton.lint.unread import size_of
+from specdeploy.triton.pbtxt import parse_message
 from specdeploy.triton.repository import names
 
 if TYPE_CHECKING:
@@ -16,6 +19,10 @@ if TYPE_CHECKING:
     from specdeploy.triton.pbtxt import ModelConfig, Tensor, Warmup, WarmupInput
 
 UNTYPED: Final = "TYPE_INVALID"
+# FORMAT_NHWC and FORMAT_NCHW of Triton's message, and the dimensions of an image without the batch.
+_IMAGES: Final = (1, 2)
+_IMAGE_DIMS: Final = 3
+_LARGEST: Final = 2**63
 # Bytes of an element; strings have no fixed size.
 _SIZES: Final = {
     **dict.fromkeys(("TYPE_BOOL", "TYPE_UINT8", "TYPE_INT8"), 1),
@@ -33,6 +40,39 @@ def tensors(repository: Repository) -> Iterator[Finding]:
                 for tensor in declared:
                     yield from _tensor(model, kind, tensor)
                 yield from _duplicates(model, kind, declared)
+
+
+def formats(repository: Repository) -> Iterator[Finding]:
+    """An input whose layout is that of an image has the dimensions of one."""
+    for model in repository.models.values():
+        if model.config is None or "format" not in (model.text or ""):
+            continue
+        for tensor in parse_message(model.text or "").input:
+            if tensor.format in _IMAGES and len(tensor.dims) != _IMAGE_DIMS:
+                yield error(
+                    "tensor.format",
+                    f"input {tensor.name} has the format of an image, and {len(tensor.dims)} dims",
+                    where=model.at(f'"{tensor.name}"'),
+                    hint="three dims, or leave format out",
+                )
+
+
+def labels(repository: Repository) -> Iterator[Finding]:
+    """The labels of an output are there: Triton reads them when it loads the model."""
+    for model in repository.models.values():
+        if model.config is None or "label_filename" not in (model.text or ""):
+            continue
+        for tensor in parse_message(model.text or "").output:
+            file = tensor.label_filename
+            path = posixpath.normpath(f"{model.directory}/{file}")
+            # What lies above the repository cannot be seen.
+            if file and path not in repository.tree and not path.startswith("../"):
+                yield error(
+                    "tensor.labels",
+                    f"output {tensor.name} has its labels in {file!r}, which is not there",
+                    where=model.at("label_filename"),
+                    hint=f"put it in {model.directory}/, or leave label_filename out",
+                )
 
 
 def warmups(repository: Repository) -> Iterator[Finding]:
@@ -122,7 +162,7 @@ def _warmup_input(model: Model, item: WarmupInput, declared: Tensor, where: str)
         return
     path = f"{names.WARMUP_DIR}/{item.file}"
     data = model.files.get(path)
-    size = _SIZES.get(item.data_type)
+    needed = min(_SIZES.get(item.data_type, 0) * math.prod(item.dims), _LARGEST)
     if data is None:
         yield error(
             "warmup.file",
@@ -130,10 +170,10 @@ def _warmup_input(model: Model, item: WarmupInput, declared: Tensor, where: str)
             where=where,
             hint="write the repository again with `specdeploy repo`",
         )
-    elif size is not None and len(data) < size * math.prod(item.dims):
+    elif size_of(data) < needed:
         yield error(
             "warmup.file",
-            f"{path} has {len(data)} bytes, and {item.name} takes {size * math.prod(item.dims)}",
+            f"{path} has {size_of(data)} bytes, and {item.name} takes {needed}",
             where=f"{model.directory}/{path}",
             hint="write the repository again with `specdeploy repo`",
         )

@@ -142,8 +142,9 @@ def _check_layout(config: DeployConfig) -> Iterator[Finding]:
         yield Finding(
             severity="error",
             code="repo.layout",
-            message=f"layout is object_store and engine_root is {root!r}, but Triton copies each model by itself",
-            hint="Give the absolute path of the engines where the repository is served.",
+            message=f"engine_root is {root!r}, by which a repository in an object store cannot name its engines: "
+            "Triton copies each model to a folder of its own, and engines stay on a disk of the server",
+            hint="Give the folder of the engines on the server, such as /mnt/engines.",
             where="repo.engine_root",
         )
 

@@ -51,7 +51,11 @@ _COMMENTS: Final = {
     "eagle_choices": "Paths of the tree that is tried in each step.",
     "lookahead_window_size": "These three come to exactly the draft length that the engine was built for.",
     "speculative_decoding_fast_logits": "The draft's logits go to the target over MPI; Triton carries only their name.",
-    "FORCE_CPU_ONLY_INPUT_TENSORS": "Inputs may stay where they are.",
+    "FORCE_CPU_ONLY_INPUT_TENSORS": "Input tensors that are on a GPU already are not copied to the host first.",
+    "max_batch_size": "A call brings one sequence; the engine batches calls in flight, as many as it was built for.",
+    "instance_group": "One instance holds all ranks. Where they are is said by parameters, so its kind picks no GPU.",
+    "gpt_model_type": "Sequences join and leave the running batch at any step.",
+    "max_beam_width": "Speculation knows no beams.",
     "specdeploy_max_sequences": "CPU only: sequences whose KV cache is held at once.",
     "specdeploy_max_seq_len": "CPU only: longest prompt plus answer, in tokens.",
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from specdeploy.config.leaves import assemble, schema
@@ -43,6 +44,8 @@ _KNOWN: Final = re.compile(
     r"(name|backend|platform|max_batch_size|model_transaction_policy\.decoupled|(input|output)\[.*"
     r"|instance_group\[[^\]]*\]\.(count|kind)|ensemble_scheduling\..*|dynamic_batching\..*)"
 )
+# Files that keep a version directory in git.
+_PLACEHOLDERS: Final = frozenset({".tmp", ".gitkeep", ".keep", ".gitignore"})
 _STEP: Final = re.compile(r"ensemble_scheduling\.step\[([^\]#]*)")
 _TENSOR: Final = re.compile(r"(input|output)\[([^\]#]*)")
 _FRACTION: Final = "kv_cache_free_gpu_mem_fraction"
@@ -98,7 +101,8 @@ def migrate(
     _speculation(ledger, target, method)
     _engine_models(ledger, repository, target.release, method)
     _other_models(ledger, repository)
-    _front_doors(ledger, repository, target.release)
+    _tensors(ledger, repository, target.release)
+    _front_doors(ledger, repository)
     _foreign(ledger, repository)
     _code(ledger, repository, templates)
     _tokenizer(ledger, tokenizer, eos_token_ids)
@@ -297,9 +301,23 @@ def _count(model: NvidiaModel | None, placeholder: str) -> int | None:
     return int(text) if text else None
 
 
-def _front_doors(ledger: Ledger, repository: NvidiaRepository, release: str) -> None:
-    """Note what clients will see otherwise: streaming, and inputs and steps that the templates do not have."""
-    tensors = release_tensors(release).models
+def _tensors(ledger: Ledger, repository: NvidiaRepository, release: str) -> None:
+    """Note inputs and outputs that the templates of the release do not have."""
+    tables = release_tensors(release).models
+    tables = {**tables, repository.target: tables[names.TARGET], repository.draft: tables[names.TARGET]}
+    for name, model in repository.models.items():
+        if name not in tables:
+            continue
+        known = {tensor.name for tensor in (*tables[name].inputs, *tables[name].outputs)}
+        seen = dict.fromkeys((match[1], match[2]) for field in model.fields if (match := _TENSOR.match(field)))
+        for kind, tensor in seen:
+            if tensor not in known:
+                why = "The templates have no such tensor; who sends or reads it must do without it."
+                ledger.lost(f"{name} {kind} {tensor}", "", why)
+
+
+def _front_doors(ledger: Ledger, repository: NvidiaRepository) -> None:
+    """Note what clients will see otherwise: streaming, and steps that the templates do not have."""
     for name in _FRONT:
         model = repository.models.get(name)
         if model is None:
@@ -307,12 +325,6 @@ def _front_doors(ledger: Ledger, repository: NvidiaRepository, release: str) -> 
         if name == names.BLS and model.field("model_transaction_policy.decoupled", "decoupled_mode") != "true":
             why = "Answers can be streamed with speculation on; a request that does not ask for it gets one response."
             ledger.changed(f"{name} decoupled", "false", "true", why)
-        known = {tensor.name for tensor in (*tensors[name].inputs, *tensors[name].outputs)}
-        seen = dict.fromkeys((match[1], match[2]) for field in model.fields if (match := _TENSOR.match(field)))
-        for kind, tensor in seen:
-            if tensor not in known:
-                why = "The templates have no such tensor; clients must do without it."
-                ledger.lost(f"{name} {kind} {tensor}", "", why)
         steps = dict.fromkeys(match[1] for field in model.fields if (match := _STEP.match(field)))
         for step in steps:
             if step not in {*_STEPS, repository.target}:
@@ -329,6 +341,10 @@ def _foreign(ledger: Ledger, repository: NvidiaRepository) -> None:
         for field, value in model.fields.items():
             if not _KNOWN.fullmatch(field):
                 ledger.lost(f"{name} {field}", value, "Our models have no such setting.")
+            elif field.startswith(_QUEUE) and name != repository.target:
+                ledger.lost(
+                    f"{name} {field}", value, "Requests wait once, in front of the decoder; see repo.max_queue_size."
+                )
 
 
 def _code(ledger: Ledger, repository: NvidiaRepository, templates: RepoTree | None) -> None:
@@ -343,6 +359,14 @@ def _code(ledger: Ledger, repository: NvidiaRepository, templates: RepoTree | No
     if templates is None and code:
         why = "Ours takes its place. Name the image's templates with --templates to see which files were changed."
         ledger.changed("python code", f"{len(code)} files", "our models", why)
+    for name in repository.models:
+        for path in repository.models[name].files:
+            if not path.endswith((".py", "/")) and PurePosixPath(path).name not in _PLACEHOLDERS:
+                ledger.lost(
+                    f"file {name}/{path}", "", "Our models do not read it; take it along where code of yours does."
+                )
+    for path in repository.loose:
+        ledger.lost(f"file {path}", "", "It belongs to no model.")
     for path, data in code.items() if templates is not None else ():
         if (templates or {}).get(path) != data:
             ledger.lost(f"code {path}", "", "It differs from the image's, and our models take its place.")

@@ -153,7 +153,9 @@ _DECODER_COMMENTS: Final = {
     "num_draft_tokens": "Drafted each round unless the request says otherwise; a request's 0 is the control.",
     "max_draft_tokens": "The engine was built for this many.",
     "use_draft_logits": "Sampled requests: rejection sampling on the draft's logits, not matching of tokens.",
+    "max_batch_size": "A request is one text. What is decoded at once is max_inflight.",
     "max_inflight": "Requests decoded at once; more of them wait.",
+    "max_seq_len": "Longest prompt plus answer, in tokens, that the engines were built for.",
     "control_slice_tokens": "Tokens asked of the target at a time by a streamed request that does not draft.",
     "exclude_input_in_output": "Answers without the prompt unless a request asks otherwise.",
     "tokenizer_dir": "Relative to this model's version directory.",
@@ -164,6 +166,15 @@ _DECODER_COMMENTS: Final = {
     "fast_logits": "The draft's logits stay on the GPUs; what comes back in their place is handed on as it is.",
     "engine_input_names": "What the engines of this release call the decoder's inputs.",
     "model_yaml": "Arguments of tensorrt_llm.LLM, beside this model's code.",
+}
+
+
+# The LLM API drafts and verifies by itself, as it was started to.
+_LLMAPI_COMMENTS: Final = {
+    "num_draft_tokens": "What the LLM API drafts each step. A request may name this number, and no other.",
+    "max_draft_tokens": "The most that it may come to.",
+    "use_draft_logits": "The LLM API verifies drafts in its own way; a request cannot choose another.",
+    "max_seq_len": "Longest prompt plus answer, in tokens, as in model.yaml.",
 }
 
 
@@ -187,7 +198,7 @@ def decoder(config: DeployConfig, target: EngineFacts) -> ModelConfig:
             "tokenizer_dir": names.TOKENIZER_DIR,
             **({"engine_stand_in": "true"} if config.profile == "cpu" else {}),
         },
-        comments=_DECODER_COMMENTS,
+        comments={**_DECODER_COMMENTS, **(_LLMAPI_COMMENTS if config.profile == "llmapi" else {})},
     )
 
 

@@ -61,11 +61,13 @@ class NvidiaRepository:
         models: Name -> model, every one that there is.
         target: The engine model that answers.
         draft: The engine model that proposes; empty when there is none.
+        loose: Files that lie beside the models.
     """
 
     models: Mapping[str, NvidiaModel]
     target: str
     draft: str = ""
+    loose: tuple[str, ...] = ()
 
     @property
     def engines(self) -> Mapping[str, NvidiaModel]:
@@ -106,7 +108,8 @@ def read_nvidia(tree: RepoTree, *, draft: str | None = None) -> NvidiaRepository
     wanted = draft if draft is not None else _parameter(models, names.BLS, "tensorrt_llm_draft_model_name")
     known = wanted or (names.DRAFT if names.DRAFT in models else "")
     _stop([*_missing(models, target, known)])
-    return NvidiaRepository(models=models, target=target, draft=known)
+    loose = tuple(sorted(path for path in tree if PurePosixPath(path).parts[0] not in models and path[-1] != "/"))
+    return NvidiaRepository(models=models, target=target, draft=known, loose=loose)
 
 
 def _model_names(tree: RepoTree) -> list[str]:

@@ -32,12 +32,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 POLL_S = 0.1
 CLEANUP_TIMEOUT_S = 30.0
+# A process in an uninterruptible wait (state D) is not ended by SIGKILL, perhaps for ever.
+KILL_TIMEOUT_S = 5.0
+# What the names of a server's shared memory begin with; nothing else is ever removed.
+SHM_PREFIX = re.compile(r"specdeploy_[0-9a-f]{12}_")
 # What engines say of a container that has removed itself.
 NOTHING_THERE = re.compile(rb"no such container|no container with name", re.IGNORECASE)
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton's python backend puts its regions
@@ -71,8 +78,10 @@ class Guard:
         kill_marked(self._spec.get("mark", ""))
         remove_shared_memory(self._spec["shm_prefix"])
         record = {"exit_code": code, "asked": self._asked}
-        Path(self._spec["exit_file"]).write_text(json.dumps(record) + "\n", encoding="utf-8")
-        return code
+        # The run directory may have been removed meanwhile.
+        with contextlib.suppress(OSError):
+            Path(self._spec["exit_file"]).write_text(json.dumps(record) + "\n", encoding="utf-8")
+        return 1 if code is None else code
 
     def _note(self, number: int, _frame: object) -> None:
         self._asked = self._asked or signal.Signals(number).name
@@ -101,14 +110,18 @@ class Guard:
             if told != b"d":
                 self._asked = "the process that started it is gone"
 
-    def _end(self, program: subprocess.Popen[bytes]) -> int:
+    def _end(self, program: subprocess.Popen[bytes]) -> int | None:
+        """End the program and return its exit code; None when even SIGKILL does not end it in time."""
         deadline = time.monotonic() + self._spec["stop_timeout_s"]
         if program.poll() is None:
             program.send_signal(signal.SIGTERM)
         while program.poll() is None and time.monotonic() < deadline and not self._at_once:
             time.sleep(POLL_S / 4)
         program.kill()
-        return program.wait()
+        try:
+            return program.wait(KILL_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return None
 
     def _clean_up(self) -> None:
         """Run the command that removes what no signal reaches; the log only hears of it when that fails."""
@@ -129,34 +142,42 @@ class Guard:
         except (OSError, subprocess.TimeoutExpired) as error:
             said = f"{error}\n".encode()
         if said:
-            with Path(self._spec["log"]).open("ab") as log:
+            with contextlib.suppress(OSError), Path(self._spec["log"]).open("ab") as log:
                 log.write(said)
 
 
 def kill_rest_of_session() -> None:
-    """Kill whatever else is in our session, until nothing is."""
-    while rest := [pid for pid in _session_members() if pid != os.getpid()]:
-        for pid in rest:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        _reap()
-        time.sleep(POLL_S / 10)
+    """Kill whatever else is in our session, until nothing is, or the rest cannot be killed."""
+    _kill_all(lambda: [pid for pid in _session_members() if pid != os.getpid()])
 
 
 def kill_marked(mark: str) -> None:
-    """Kill every process whose environment carries *mark*, until none is left; an empty mark marks nothing."""
-    while mark and (marked := _marked(mark.encode())):
-        for pid in marked:
+    """Kill every process whose environment carries *mark*, until none is left, or the rest cannot be killed.
+
+    An empty mark marks nothing.
+    """
+    if mark:
+        _kill_all(lambda: marked_processes(mark))
+
+
+def remove_shared_memory(prefix: str) -> None:
+    """Remove the shared memory regions of the program that was given *prefix*; of no other prefix than ours."""
+    if not SHM_PREFIX.fullmatch(prefix):
+        return
+    for region in SHARED_MEMORY.glob(f"{prefix}*"):
+        # Another user's are not ours to remove.
+        with contextlib.suppress(OSError):
+            region.unlink(missing_ok=True)
+
+
+def _kill_all(living: Callable[[], list[int]]) -> None:
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while (rest := living()) and time.monotonic() < deadline:
+        for pid in rest:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         _reap()
         time.sleep(POLL_S / 10)
-
-
-def remove_shared_memory(prefix: str) -> None:
-    """Remove the shared memory regions of the program that was given *prefix*."""
-    for region in SHARED_MEMORY.glob(f"{prefix}*"):
-        region.unlink(missing_ok=True)
 
 
 def _die_with_parent() -> None:
@@ -178,15 +199,24 @@ def _session_members() -> list[int]:
     return members
 
 
-def _marked(mark: bytes) -> list[int]:
+def marked_processes(mark: str) -> list[int]:
     """Return the processes of ours that carry *mark* and have not ended: of those, the kernel shows no environment."""
-    marked = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    marked.append(int(entry.name))
-    return marked
+    others = (entry for entry in Path("/proc").iterdir() if entry.name.isdecimal() and int(entry.name) != os.getpid())
+    return [int(entry.name) for entry in others if os.fsencode(mark) in _environment(entry)]
+
+
+def value_in(pid: int, name: str) -> str:
+    """Return the value of a variable in the environment of a process; empty when it has none, or is gone."""
+    start = os.fsencode(f"{name}=")
+    found = (entry for entry in _environment(Path(f"/proc/{pid}")) if entry.startswith(start))
+    return os.fsdecode(next(found, start)[len(start) :])
+
+
+def _environment(process: Path) -> list[bytes]:
+    try:
+        return (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def _reap() -> None:

@@ -11,7 +11,7 @@ import shutil
 from typing import TYPE_CHECKING, Final, Protocol
 
 from specdeploy.deploy.flags import Listening, Served, front_flags
-from specdeploy.deploy.launch import MARK, Launch, launch
+from specdeploy.deploy.launch import MARK, RUN_MARK, Launch, launch
 from specdeploy.errors import EnvironmentFault
 from specdeploy.system.container_command import ContainerSettings, client_env, container_argv, removal_argv
 from specdeploy.system.jobs import Job
@@ -71,6 +71,10 @@ class Launcher(Protocol):
     def slack_s(self) -> float:
         """Seconds that it may take to end, on top of those for requests in flight."""
 
+    @property
+    def engine(self) -> str:
+        """The container engine that keeps it, whatever becomes of its client; empty when none does."""
+
     def prepare(self, run: RunDir) -> None:
         """Put what the server needs into its run directory."""
 
@@ -93,6 +97,7 @@ class EmbeddedLauncher:
     backends: Mapping[str, Mapping[str, bytes]]
     cure: str = "install the runtime again with `specdeploy runtime install`"
     slack_s: float = 7.0
+    engine: str = ""
 
     @property
     def title(self) -> str:
@@ -145,6 +150,7 @@ class LocalLauncher:
     cure: str = "name the program with serve.tritonserver, or serve in a container with serve.runner container"
     # Unloading large engines takes its time, and so does ending several ranks.
     slack_s: float = 30.0
+    engine: str = ""
 
     @property
     def title(self) -> str:
@@ -186,6 +192,11 @@ class ContainerLauncher:
         return f"{self.inside.title} of {self.settings.image} ({self.settings.engine})"
 
     @property
+    def engine(self) -> str:
+        """The container engine; empty for one whose containers are processes of ours like any other."""
+        return "" if removal_argv(self.settings, UNNAMED.container) is None else self.settings.engine
+
+    @property
     def cure(self) -> str:
         """What to do when the engine cannot be run."""
         return f"look at `{self.settings.engine} info`, or choose another container.engine"
@@ -204,6 +215,7 @@ class ContainerLauncher:
         if settings.engine == "apptainer":
             # What it runs are processes of ours like any other, and they lose our environment with `--cleanenv`.
             env[f"APPTAINERENV_{MARK}"] = naming.shm_prefix
+            env[f"APPTAINERENV_{RUN_MARK}"] = str(run.path.resolve())
         return Launch(
             argv=container_argv(settings, job, naming.container),
             env=env,

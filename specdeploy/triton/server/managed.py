@@ -12,7 +12,6 @@ import dataclasses
 import json
 import os
 import secrets
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,15 +19,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.deploy.access import OPEN
 from specdeploy.deploy.flags import Listening
-from specdeploy.deploy.launch import MARK
-from specdeploy.errors import ConfigError, ServerFault
+from specdeploy.deploy.launch import MARK, RUN_MARK
+from specdeploy.errors import ConfigError, EnvironmentFault, ServerFault
 from specdeploy.system.clock import SystemClock
 from specdeploy.triton.server.launchers import Naming
 from specdeploy.triton.server.ports import Endpoints, choose_ports
 from specdeploy.triton.server.readiness import PortTaken, Readiness
-from specdeploy.triton.server.rundir import prepare_run_dir
-from specdeploy.triton.server.running import GUARD_TIMEOUT_S, RunningServer, attach, fault, mark
-from specdeploy.triton.server.state import ServerState, process
+from specdeploy.triton.server.rundir import claimed, clear
+from specdeploy.triton.server.running import GIVE_UP, GUARD_TIMEOUT_S, RunningServer, attach, fault, mark
+from specdeploy.triton.server.state import Container, ServerState, process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,17 +91,15 @@ class ManagedServer:
 
         Raises:
             ConfigError: The repository is not there, or the run directory or an address is unusable.
-            ServerFault: A port is taken, another server runs in the run directory, or the server died or was not ready
-                in time; the message says why in its first line and ends with the log's last lines.
+            EnvironmentFault: The run directory cannot be written.
+            ServerFault: A port is taken, another server runs or is being started in the run directory, or the server
+                died or was not ready in time; the message says why in its first line and ends with the log's last
+                lines.
         """
         if not self._repository.is_dir():
             hint = "write it with `specdeploy repo`"
             raise ConfigError(f"the model repository {self._repository} is not there", hint=hint)
-        if (other := attach(self._run_dir)) is not None:
-            raise ServerFault(
-                f"a server (process {other.state.server.pid}) already runs from {self._run_dir}",
-                hint="`specdeploy serve stop` ends it",
-            )
+        self._require_alone()
         wanted = self._wanted_ports()
         attempts = 1 if all(wanted.values()) else _ATTEMPTS
         while True:
@@ -138,25 +135,41 @@ class ManagedServer:
     def _start_once(self, wanted: dict[str, int]) -> RunningServer:
         chosen = {"metrics": 0, **choose_ports(self._serve.host, wanted)}
         endpoints = Endpoints(host=self._serve.host, **{f"{use}_port": port for use, port in chosen.items()})
-        run = prepare_run_dir(self._run_dir)
-        self._launcher.prepare(run)
-        self._on_line(f"starting {self._launcher.title} on {endpoints.http_url}")
         try:
-            self._running = self._launch(run, endpoints)
+            # Until the state is written, nobody else could know that this directory is taken.
+            with claimed(self._run_dir) as run:
+                self._require_alone()
+                clear(run)
+                self._launcher.prepare(run)
+                self._on_line(f"starting {self._launcher.title} on {endpoints.http_url}")
+                self._running = self._launch(run, endpoints)
             Readiness(self._running, self._serve, self._on_line, cure=self._launcher.cure).wait()
         except BaseException:
             self._abort()
             raise
         return self._running
 
+    def _require_alone(self) -> None:
+        if (other := attach(self._run_dir)) is not None:
+            raise ServerFault(
+                f"a server (process {other.state.server.pid}) already runs from {self._run_dir}",
+                hint="`specdeploy serve stop` ends it",
+            )
+
     def _launch(self, run: RunDir, endpoints: Endpoints) -> RunningServer:
+        try:
+            return self._spawn(run, endpoints)
+        except OSError as error:
+            raise EnvironmentFault(f"the run directory {run.path} cannot be written: {error}") from error
+
+    def _spawn(self, run: RunDir, endpoints: Endpoints) -> RunningServer:
         unique = secrets.token_hex(6)
         prefix = f"specdeploy_{unique}_"
         naming = Naming(listening=_listening(endpoints), shm_prefix=prefix, container=f"specdeploy-{unique}")
-        command = self._launcher.command(run, naming)
+        command, engine = self._launcher.command(run, naming), self._launcher.engine
         spec = {
             "argv": command.argv,
-            "env": {**command.environment(os.environ), MARK: prefix},
+            "env": {**command.environment(os.environ), MARK: prefix, RUN_MARK: str(run.path.resolve())},
             "cwd": command.cwd,
             "log": str(run.log),
             "exit_file": str(run.exit_file),
@@ -178,7 +191,7 @@ class ManagedServer:
             models=self._serve.models,
             front_door=self._front_door,
             stop_timeout_s=self._stop_timeout_s,
-            cleanup=command.cleanup,
+            container=Container(engine=engine, name=naming.container) if engine else None,
         )
         state.save()
         return RunningServer(state, self._access)
@@ -186,7 +199,7 @@ class ManagedServer:
     def _abort(self) -> None:
         """End a server whose start failed, without waiting for it to be gentle."""
         if self._guard is not None and self._guard.poll() is None:
-            self._guard.send_signal(signal.SIGQUIT)
+            self._guard.send_signal(GIVE_UP)
         self._release()
         if self._running is not None:
             self._running.stop()
@@ -196,7 +209,10 @@ class ManagedServer:
         """Let go of the guard: its lifeline is closed, which ends a server that still runs, and its end awaited."""
         if self._guard is not None:
             _close(self._guard)
-            self._guard.wait(self._stop_timeout_s + GUARD_TIMEOUT_S)
+            try:
+                self._guard.wait(self._stop_timeout_s + GUARD_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._guard.kill()
             self._guard = None
 
 
@@ -221,6 +237,8 @@ def _spawn_guard(run: RunDir) -> subprocess.Popen[bytes]:
     with run.log.open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-I", str(_GUARD)],
+            # It carries the mark of the directory alone: that of the server is on what it is to end.
+            env={**os.environ, RUN_MARK: str(run.path.resolve())},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

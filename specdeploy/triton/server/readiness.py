@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from specdeploy.errors import ServerFault
+from specdeploy.system.lines import LineSplitter
 from specdeploy.triton.server import cause
 from specdeploy.triton.server.running import POLL_S, RunningServer, fault
 
@@ -47,7 +48,6 @@ class Readiness:
         self._on_line = on_line
         self._cure = cure
         self._log = _Log(running)
-        self._announced = 0
         self._spoke = time.monotonic()
 
     def wait(self) -> None:
@@ -64,16 +64,16 @@ class Readiness:
         while True:
             # Asked before the log is read: what a server that has died said is then all there.
             alive = running.alive()
-            log = self._log.read()
-            self._announce(log)
+            new = self._log.new()
+            self._announce(new)
             if not alive:
-                raise self._death(log)
-            if reason := cause.hopeless(log):
+                raise self._death(self._log.whole())
+            if reason := cause.hopeless(new):
                 raise fault(f"tritonserver cannot start: {reason}", running.log, hint=self._cure)
             if running.api.is_ready() and not running.unready_models():
                 return
             if time.monotonic() > self._deadline:
-                raise self._late(log)
+                raise self._late(self._log.whole())
             time.sleep(POLL_S)
 
     def _await_answer(self) -> None:
@@ -84,20 +84,18 @@ class Readiness:
         if complaint is None:
             return
         if not self._running.alive():
-            raise self._death(self._log.read())
+            raise self._death(self._log.whole())
         raise fault(
             f"every model is ready, but a first request to {self._door} was not answered: {cause.one_line(complaint)}",
             self._running.log,
             hint=f"the models' own messages are in {self._running.log}; serve.warmup false leaves the request out",
         )
 
-    def _announce(self, log: str) -> None:
-        loaded = cause.loaded_models(log)
-        for model in loaded[self._announced :]:
+    def _announce(self, new: str) -> None:
+        for model in cause.loaded_models(new):
             self._say(f"loaded {model}")
-        self._announced = len(loaded)
         if time.monotonic() - self._spoke > _PATIENCE_S:
-            left = self._deadline - time.monotonic()
+            left, log = self._deadline - time.monotonic(), self._log.whole()
             self._say(f"still {_phase(self._running, log)} ({left:.0f} s left){_last(log)}")
 
     def _say(self, line: str) -> None:
@@ -122,17 +120,37 @@ class Readiness:
 
 
 class _Log:
-    """The server's log as it grows; each byte is read once."""
+    """The server's log as it grows: verbose ones get large, and each of their bytes is looked at once while it waits.
+
+    Raises:
+        ServerFault: The log was removed.
+    """
 
     def __init__(self, running: RunningServer) -> None:
         self._path = running.log
-        self._data = b""
+        self._offset = 0
+        self._lines = LineSplitter()
 
-    def read(self) -> str:
-        with self._path.open("rb") as file:
-            file.seek(len(self._data))
-            self._data += file.read()
-        return self._data.decode(errors="replace")
+    def new(self) -> str:
+        """Return the lines that were completed since the last call."""
+        data = self._read(self._offset)
+        self._offset += len(data)
+        return "\n".join(self._lines.feed(data))
+
+    def whole(self) -> str:
+        """Return all of it."""
+        return self._read(0).decode(errors="replace")
+
+    def _read(self, offset: int) -> bytes:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(offset)
+                return file.read()
+        except OSError as error:
+            raise ServerFault(
+                f"the log {self._path} cannot be read any more while the server starts: {error.strerror or error}",
+                hint="the run directory has to stay where it is; try again",
+            ) from error
 
 
 def _phase(running: RunningServer, log: str) -> str:

@@ -5,17 +5,20 @@ Knows where things are in it and whether it is ours. Starts nothing.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 from typing import TYPE_CHECKING, Final
 
-from specdeploy.errors import ConfigError, EnvironmentFault
-from specdeploy.system.files import OWNER_TAG
+from specdeploy.errors import ConfigError, EnvironmentFault, ServerFault
+from specdeploy.system.files import OWNER_TAG, locked_if_free
 from specdeploy.triton.server.state import EXIT_FILE, LOG_FILE, STATE_FILE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+LOCK_FILE: Final = "start.lock"
 _TAG_TEXT: Final = (
     "Run directory of a specdeploy server: its log, state and backends. Safe to delete when it is stopped.\n"
 )
@@ -43,22 +46,63 @@ class RunDir:
         return self.path / EXIT_FILE
 
 
-def prepare_run_dir(path: Path) -> RunDir:
-    """Make a run directory for a new server, over an earlier one of ours.
+@contextlib.contextmanager
+def claimed(path: Path) -> Iterator[RunDir]:
+    """Make a run directory, or take an earlier one of ours, and keep other starts out of it during the block.
 
     Raises:
         ConfigError: *path* holds something that is not ours.
         EnvironmentFault: It cannot be written.
+        ServerFault: Another process is just starting a server from it.
     """
-    run = RunDir(path=path)
+    _make(path)
+    with contextlib.ExitStack() as held:
+        try:
+            free = held.enter_context(locked_if_free(path / LOCK_FILE))
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        if not free:
+            raise ServerFault(
+                f"another command is just starting a server from {path}",
+                hint="`specdeploy serve status` shows it when it has started",
+            )
+        yield RunDir(path=path)
+
+
+def being_claimed(path: Path) -> bool:
+    """Say whether somebody is just starting a server from a run directory."""
+    if not (path / LOCK_FILE).is_file():
+        return False
+    try:
+        with locked_if_free(path / LOCK_FILE) as free:
+            return not free
+    except OSError:
+        return False
+
+
+def clear(run: RunDir) -> None:
+    """Remove what an earlier server left in a run directory.
+
+    Raises:
+        EnvironmentFault: It cannot be written.
+    """
+    try:
+        for stale in (run.path / STATE_FILE, run.log, run.exit_file):
+            stale.unlink(missing_ok=True)
+        shutil.rmtree(run.backends, ignore_errors=True)
+    except OSError as error:
+        raise _unwritable(run.path, error) from error
+
+
+def _make(path: Path) -> None:
     if path.exists() and not (path.is_dir() and ((path / OWNER_TAG).is_file() or not any(path.iterdir()))):
         raise ConfigError(f"{path} is not a run directory of ours", hint="name an empty or new directory")
     try:
         path.mkdir(parents=True, exist_ok=True)
         (path / OWNER_TAG).write_text(_TAG_TEXT, encoding="utf-8")
-        for stale in (path / STATE_FILE, run.log, run.exit_file):
-            stale.unlink(missing_ok=True)
-        shutil.rmtree(run.backends, ignore_errors=True)
     except OSError as error:
-        raise EnvironmentFault(f"the run directory {path} cannot be written: {error}") from error
-    return run
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> EnvironmentFault:
+    return EnvironmentFault(f"the run directory {path} cannot be written: {error}")

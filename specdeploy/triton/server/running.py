@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,12 +13,13 @@ from specdeploy.deploy.access import OPEN
 from specdeploy.deploy.launch import MARK
 from specdeploy.deploy.metrics import parse_metrics
 from specdeploy.errors import ServerFault
-from specdeploy.system.files import tail
+from specdeploy.system.files import locked_if_free, tail
 from specdeploy.system.process import run_capture
-from specdeploy.triton.server import cause
-from specdeploy.triton.server.guard import CLEANUP_TIMEOUT_S, kill_marked, remove_shared_memory
+from specdeploy.triton.server import cause, orphans
+from specdeploy.triton.server.guard import CLEANUP_TIMEOUT_S, KILL_TIMEOUT_S, kill_marked, remove_shared_memory
 from specdeploy.triton.server.health import Api
-from specdeploy.triton.server.state import EXIT_FILE, STATE_FILE, Process, ServerState, load_state
+from specdeploy.triton.server.rundir import LOCK_FILE, being_claimed
+from specdeploy.triton.server.state import EXIT_FILE, STATE_FILE, Process, ServerState, forget, load_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,13 +29,15 @@ if TYPE_CHECKING:
     from specdeploy.triton.server.ports import Endpoints
 
 POLL_S: Final = 0.05
-# It may have to remove a container.
-GUARD_TIMEOUT_S: Final = 10.0 + CLEANUP_TIMEOUT_S
+# It may have to remove a container, and to try in vain to end the server, the rest of its session and what is marked.
+GUARD_TIMEOUT_S: Final = 10.0 + CLEANUP_TIMEOUT_S + 3 * KILL_TIMEOUT_S
 _LINES_READ: Final = 200
 _TAIL_LINES: Final = 12
 _LONGEST_LINE: Final = 300
 _READY: Final = "READY"
 _ABSENT: Final = "not in the repository"
+# How a start that failed is ended; nobody else sends it.
+GIVE_UP: Final = signal.SIGQUIT
 
 
 class RunningServer:
@@ -108,19 +112,23 @@ class RunningServer:
         return not self.alive() and self.exit_code() is not None and bool(_asked(self.state.run_dir))
 
     def stop(self) -> None:
-        """End the server and all of its processes, and remove its shared memory and its state; fine when it is gone."""
+        """End the server and all of its processes, and remove its shared memory and its state; fine when it is gone.
+
+        Raises:
+            ServerFault: It belongs to another user.
+        """
         guard, server = self.state.guard, self.state.server
         _signal(guard, signal.SIGTERM)
         _await_end(guard, timeout_s=self.state.stop_timeout_s + GUARD_TIMEOUT_S)
         # Nothing is left of the rest unless the guard was killed or hangs.
-        if self.state.cleanup and not self._ended_cleanly():
-            run_capture(self.state.cleanup, timeout_s=CLEANUP_TIMEOUT_S)
+        if self.state.container is not None and not self._ended_cleanly():
+            run_capture(self.state.container.removal(), timeout_s=CLEANUP_TIMEOUT_S)
         for process in (guard, server):
             _signal(process, signal.SIGKILL)
             _await_end(process, timeout_s=GUARD_TIMEOUT_S)
         kill_marked(mark(self.state.shm_prefix))
         remove_shared_memory(self.state.shm_prefix)
-        (self.state.run_dir / STATE_FILE).unlink(missing_ok=True)
+        forget(self.state)
 
     def _ended_cleanly(self) -> bool:
         """Say whether the guard came to its last act: to write how the server ended."""
@@ -133,7 +141,50 @@ def mark(shm_prefix: str) -> str:
 
 
 def attach(run_dir: Path, access: Access = OPEN) -> RunningServer | None:
-    """Return the server that runs from *run_dir*, or None; what a dead one left there is cleared away."""
+    """Return the server that runs from *run_dir*, or None; what a dead one left there is cleared away.
+
+    Raises:
+        ServerFault: One runs, or is just being started, and no file describes it.
+    """
+    running = _described(run_dir, access)
+    if running is not None:
+        return running
+    found = orphans.find(run_dir)
+    # Its start may have ended, and written the file, since we looked.
+    if found and (running := _described(run_dir, access)) is None:
+        raise _undescribed(run_dir, found)
+    if running is None:
+        _discard_damaged(run_dir)
+    return running
+
+
+def last_exit(run_dir: Path) -> str | None:
+    """Return in one line how the last server of *run_dir* ended; None when none did, or one still runs."""
+    code = _recorded_exit(run_dir)
+    if code is None:
+        return None
+    asked = _asked(run_dir)
+    if asked == GIVE_UP.name:
+        return "its start was given up"
+    return f"it was stopped ({asked})" if asked else cause.death(code)
+
+
+def stop_detached(run_dir: Path) -> bool:
+    """End the server that runs from *run_dir*, also one that no file describes; say whether there was one.
+
+    Raises:
+        ServerFault: It belongs to another user.
+    """
+    running = _described(run_dir, OPEN)
+    if running is not None:
+        running.stop()
+    undescribed = orphans.stop(run_dir)
+    _discard_damaged(run_dir)
+    return running is not None or undescribed
+
+
+def _described(run_dir: Path, access: Access) -> RunningServer | None:
+    """Return the living server that the state in *run_dir* names, and clear away a dead one."""
     state = load_state(run_dir)
     if state is None:
         return None
@@ -144,22 +195,23 @@ def attach(run_dir: Path, access: Access = OPEN) -> RunningServer | None:
     return None
 
 
-def last_exit(run_dir: Path) -> str | None:
-    """Return in one line how the last server of *run_dir* ended; None when none did, or one still runs."""
-    code = _recorded_exit(run_dir)
-    if code is None:
-        return None
-    asked = _asked(run_dir)
-    return f"it was stopped ({asked})" if asked else cause.death(code)
+def _discard_damaged(run_dir: Path) -> None:
+    """Remove a state that describes no server, because it is damaged or was copied with its directory."""
+    if not (run_dir / STATE_FILE).exists():
+        return
+    # Not while somebody starts a server and is about to write its own.
+    with contextlib.suppress(OSError), locked_if_free(run_dir / LOCK_FILE) as free:
+        if free and load_state(run_dir) is None:
+            (run_dir / STATE_FILE).unlink(missing_ok=True)
 
 
-def stop_detached(run_dir: Path) -> bool:
-    """End the server that runs from *run_dir*; say whether there was one."""
-    running = attach(run_dir)
-    if running is None:
-        return False
-    running.stop()
-    return True
+def _undescribed(run_dir: Path, found: tuple[int, ...]) -> ServerFault:
+    if being_claimed(run_dir):
+        return ServerFault(f"a server is just being started from {run_dir}", hint="try again in a moment")
+    return ServerFault(
+        f"a server runs from {run_dir} (process {found[0]}), and its server.json there is damaged or gone",
+        hint="`specdeploy serve stop` ends it",
+    )
 
 
 def fault(message: str, log: Path, *, hint: str = "", kind: type[ServerFault] = ServerFault) -> ServerFault:
@@ -195,8 +247,17 @@ def _record(run_dir: Path) -> dict[str, Any]:
 
 
 def _signal(process: Process, number: signal.Signals) -> None:
-    if process.is_alive():
+    if not process.is_alive():
+        return
+    try:
         os.kill(process.pid, number)
+    except ProcessLookupError:
+        return  # it ended since we looked
+    except PermissionError:
+        raise ServerFault(
+            f"the server's process {process.pid} belongs to another user and cannot be stopped",
+            hint="stop it as that user",
+        ) from None
 
 
 def _await_end(process: Process, *, timeout_s: float) -> None:

@@ -254,6 +254,28 @@ def test_lists_in_overrides(load, text, value):
     assert load(MINIMAL, {"load.concurrency": text}).config.load.concurrency == value
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("--backend-config=python,size=1", ("--backend-config=python,size=1",)),
+        ('["--backend-config=python,size=1", --x=2]', ("--backend-config=python,size=1", "--x=2")),
+        ("[--x=1,--y=2]", ("--x=1", "--y=2")),
+        ("", ()),
+    ],
+)
+def test_lists_of_texts_in_overrides(load, text, value):
+    """Texts have commas of their own: one without brackets is one, and quotes keep an item together."""
+    assert load(MINIMAL, {"serve.extra_args": text}).config.serve.extra_args == value
+
+
+def test_a_list_with_an_open_quotation_is_refused(load):
+    """With the way to write it."""
+    problem = _only(load, MINIMAL, {"serve.extra_args": '["a, b]'})
+
+    assert "is no list" in problem.message
+    assert '[a, "b, c"]' in problem.hint
+
+
 def test_text_in_an_override_is_taken_as_it_is(load):
     """The shell has had its turn with the quotes; 1.2 is text for a key that holds text."""
     assert load(MINIMAL, {"release": "1.2"}).config.release == "1.2"

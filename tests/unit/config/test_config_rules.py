@@ -29,6 +29,14 @@ def problems(tmp_path):
     return load
 
 
+@pytest.mark.parametrize("name", ["'${x}'", '"a\\nb"', "a/b", "'-x'", "'" + "x" * 101 + "'"])
+def test_a_name_that_reports_cannot_carry_is_refused(problems, name):
+    """It goes into file names, manifests and the names of jobs."""
+    (problem,) = problems(PAIR.replace("demo", name))
+
+    assert problem.code == "config.name"
+
+
 @pytest.mark.parametrize(
     ("text", "code", "said", "cure"),
     [

@@ -36,6 +36,23 @@ def test_a_secret_comes_from_the_environment() -> None:
         access({}, http_restricted_api=entry)
 
 
+UNFIT = {"a line end": "s3cret\n", "a second line": "s3\ncret", "letters of others": "s3cr€t", "a blank": " s3cret"}
+
+
+@pytest.mark.parametrize("secret", UNFIT.values(), ids=UNFIT.keys())
+def test_a_secret_that_no_header_can_carry_is_an_error(secret: str) -> None:
+    """From the environment it names the variable, written down it names the key; neither repeats the value."""
+    with pytest.raises(ConfigError, match=r"the environment variable ADMIN holds more than printable") as named:
+        access({"ADMIN": secret}, http_restricted_api=("health:key=env:ADMIN",))
+    with pytest.raises(ConfigError, match=r"serve\.grpc_restricted_protocol: a secret holds more") as literal:
+        access(grpc_restricted_protocol=(f"health:key={secret}",))
+    with pytest.raises(ConfigError):
+        access_of(ServeConfig(http_restricted_api=(f"health:key={secret}",)), files={}, secrets=None)
+
+    for caught in (named, literal):
+        assert secret.strip() not in caught.value.message + caught.value.hint
+
+
 def test_secrets_are_blotted_out_for_showing() -> None:
     """Neither a plan nor the text of a value holds one, and a plan needs no variable."""
     keys = ServeConfig(http_restricted_api=("health:a=s3cret", "trace:b=env:NOT_SET"))

@@ -101,7 +101,7 @@ def test_one_process_starts_where_relative_engine_paths_begin() -> None:
 
     assert started.argv[0] == "tritonserver"
     assert started.cwd == "/r/models"
-    assert started.env == {}
+    assert started.env == {"PYTHONDONTWRITEBYTECODE": "1"}
     assert "--backend-config=python,shm-region-prefix-name=p_0_" in started.argv
 
 
@@ -130,7 +130,11 @@ def test_an_orchestrator_that_spawns_keeps_off_the_gpus() -> None:
     """Its workers need their memory; NVIDIA's launcher gives the same options."""
     started = launch(served(), SPAWNING, "p_")
 
-    assert started.env == {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1"}
+    assert started.env == {
+        "TRTLLM_ORCHESTRATOR": "1",
+        "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     assert len(ranks(started.argv)) == 1
     assert {
         "--pinned-memory-pool-byte-size=0",
@@ -171,6 +175,46 @@ def test_extra_arguments_may_not_take_over(line: str, key: str) -> None:
     assert key in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("line", "option", "key"),
+    [
+        ("--http-addr=0.0.0.0", "--http-address", "serve.host"),
+        ("--log-fil=/tmp/x", "--log-file", "leave it out"),
+        ("--model-repo=/x", "--model-repository", "repo.path"),
+        ("--load x", "--load-model", "serve.models"),
+    ],
+)
+def test_a_shortened_option_is_the_option(line: str, option: str, key: str) -> None:
+    """Tritonserver takes every beginning that fits one option only."""
+    with pytest.raises(ConfigError, match=rf"serve\.extra_args may not set --\S+, which stands for {option}") as caught:
+        extra_words((line,))
+
+    assert key in caught.value.hint
+
+
+@pytest.mark.parametrize("line", [":", "--id=a : -n 1 touch /tmp/x", "--id :"])
+def test_extra_arguments_start_no_other_program(line: str) -> None:
+    """A lone colon begins the next program of mpirun."""
+    with pytest.raises(ConfigError, match="has a lone ':'"):
+        extra_words((line,))
+
+
+@pytest.mark.parametrize(
+    ("lines", "word"),
+    [
+        (("positional",), "positional"),
+        (("--id=a b",), "b"),
+        (("--id a b",), "b"),
+        (("--", "x"), "--"),
+        (("--id", "a", "-"), "-"),
+    ],
+)
+def test_a_word_that_belongs_to_no_option_is_named(lines: tuple[str, ...], word: str) -> None:
+    """Tritonserver would end with its help and no word of the cause."""
+    with pytest.raises(ConfigError, match=f"serve.extra_args: {word!r} is neither an option"):
+        extra_words(lines)
+
+
 def test_extra_arguments_are_words_as_a_shell_has_them() -> None:
     """One option a line, with its values; an open quotation is an error."""
     assert extra_words(("--trace-config 'mode=a b'", "--model-load-thread-count=2")) == (
@@ -180,6 +224,31 @@ def test_extra_arguments_are_words_as_a_shell_has_them() -> None:
     )
     with pytest.raises(ConfigError, match="No closing quotation"):
         extra_words(("--id='x",))
+
+
+def test_an_option_and_its_value_may_stand_on_two_lines() -> None:
+    """Words are words, however the lines fall."""
+    assert extra_words(("--id", "a", "--strict-readiness=false")) == ("--id", "a", "--strict-readiness=false")
+
+
+SHOWN = [
+    (("docker", "--env=HF_TOKEN=hf_s3cret", "i"), ("docker", "--env=HF_TOKEN=***", "i")),
+    (("docker", "--env", "HF_TOKEN=s3cret"), ("docker", "--env", "HF_TOKEN=***")),
+    (("docker", "-e", "A=s3cret", "-eB=s3cret", "-e=C=s3cret"), ("docker", "-e", "A=***", "-eB=***", "-e=C=***")),
+    (("mpirun", "-x", "TOK=s3\ncret", "-n", "1"), ("mpirun", "-x", "TOK=***", "-n", "1")),
+    (("docker", "--env=TOKEN", "--env=HOME=/tmp", "-x", "A"), ("docker", "--env=TOKEN", "--env=HOME=/tmp", "-x", "A")),
+    (("t", "--exit-timeout-secs=5", "--env-file=x=y"), ("t", "--exit-timeout-secs=5", "--env-file=x=y")),
+]
+
+
+@pytest.mark.parametrize(("argv", "shown"), SHOWN)
+def test_values_of_variables_are_not_shown(argv: tuple[str, ...], shown: tuple[str, ...]) -> None:
+    """They may be secrets of the user's: neither text nor document has them, and what is run does."""
+    command = Launch(argv=argv)
+
+    assert "s3" not in command.shown()
+    assert command.as_dict()["argv"] == list(shown)
+    assert command.argv == argv
 
 
 def test_a_command_is_shown_as_one_would_type_it() -> None:

@@ -77,6 +77,16 @@ def test_no_secret_is_shown() -> None:
         assert "s3cret" not in text
 
 
+def test_no_secret_of_a_container_or_a_launcher_is_shown() -> None:
+    """Variables that the user hands to either are named without their values."""
+    container = shown("llama-3.3-70b", "container", **{"container.extra_args": "[--env=HF_TOKEN=s3cret]"})
+    ranks = shown("llama-3.3-70b", "leader", **{"serve.mpirun": "mpirun -x TOK=s3cret"})
+
+    assert "--env=HF_TOKEN=***" in container
+    assert "TOK=***" in ranks.replace("'", "")
+    assert "s3cret" not in container + ranks
+
+
 def test_nvidias_images_are_not_for_engines_of_the_cpu() -> None:
     """They hold its backend and not ours; an image that is named is the user's affair."""
     with pytest.raises(ConfigError, match="no backend for engines of profile cpu"):

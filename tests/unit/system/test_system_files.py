@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdeploy.errors import RepositoryError
+from specdeploy.errors import ConfigError, RepositoryError
 from specdeploy.system import files
 
 
@@ -119,11 +119,62 @@ def test_a_failed_rename_puts_the_old_tree_back(tmp_path, monkeypatch):
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", failing)
-    with pytest.raises(OSError, match="Input/output"):
+    with pytest.raises(ConfigError, match=r"repo cannot be written: Input/output"):
         files.publish_tree({"a": b"new"}, path)
 
     assert (path / "a").read_bytes() == b"old"
     assert _names(tmp_path) == ["repo"]
+
+
+def test_what_somebody_added_or_edited_is_not_replaced(tmp_path):
+    """A model put beside ours, or a file edited by hand, is named and kept; Python's caches are nobody's."""
+    path = tmp_path / "repo"
+    files.publish_tree({"a": b"old", "m/b": b"old"}, path)
+    (path / "m" / "__pycache__").mkdir()
+    (path / "m" / "__pycache__" / "b.pyc").write_bytes(b"cache")
+    files.publish_tree({"a": b"newer", "m/b": b"old"}, path)
+
+    (path / "theirs").mkdir()
+    (path / "theirs" / "model.py").write_text("precious")
+    with pytest.raises(RepositoryError, match=r"did not write: theirs/model\.py"):
+        files.publish_tree({"a": b"new"}, path)
+    assert (path / "theirs" / "model.py").read_text() == "precious"
+
+    (path / "theirs" / "model.py").unlink()
+    (path / "a").write_text("by hand")
+    with pytest.raises(RepositoryError, match=r"were edited since .*: a"):
+        files.publish_tree({"a": b"new"}, path)
+    assert (path / "a").read_text() == "by hand"
+
+
+def test_a_run_that_was_killed_between_two_renames_is_made_good(tmp_path):
+    """The tree that it had put aside comes back, and is then replaced like any other."""
+    path = tmp_path / "repo"
+    files.publish_tree({"a": b"old"}, path)
+    path.rename(tmp_path / ".repo.old-999999999")
+
+    files.publish_tree({"a": b"new"}, path)
+
+    assert (path / "a").read_bytes() == b"new"
+    assert _names(tmp_path) == ["repo"]
+
+
+def test_a_run_directory_is_no_tree_of_ours(tmp_path):
+    """Both have a tag, and only one of them is written as a whole."""
+    (tmp_path / "models.run").mkdir()
+    (tmp_path / "models.run" / files.OWNER_TAG).write_text("Another kind of directory.\n")
+    (tmp_path / "models.run" / "server.log").write_text("kept")
+
+    with pytest.raises(RepositoryError, match="was not written by specdeploy"):
+        files.publish_tree({"a": b"new"}, tmp_path / "models.run")
+    assert (tmp_path / "models.run" / "server.log").read_text() == "kept"
+
+
+@pytest.mark.parametrize("place", ["/proc/nope/models", "/dev/null/models"])
+def test_a_place_that_cannot_be_written_is_named(place):
+    """Whatever the system says about it."""
+    with pytest.raises(ConfigError, match=f"{place} cannot be written"):
+        files.publish_tree({"a": b"new"}, Path(place))
 
 
 def test_an_owned_directory_can_be_removed(tmp_path):

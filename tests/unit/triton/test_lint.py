@@ -169,7 +169,15 @@ ERRORS = {
     "no version directory": (remove("tensorrt_llm/1/.keep"), "repo.version-missing"),
     "no backend of an engine": (replace(TARGET, 'backend: "tensorrtllm"\n', ""), "repo.backend-missing"),
     "python model that does not compile": (write("preprocessing/1/model.py", b"def f(:\n"), "python.syntax"),
-    "helper module that does not compile": (write("speculative_decoder/1/loop.py", b"\x00"), "python.syntax"),
+    "helper module that does not compile": (
+        lambda tree: tree.update(
+            {
+                "speculative_decoder/1/model.py": b"from loop import run\n" + MODEL,
+                "speculative_decoder/1/loop.py": b"\x00",
+            }
+        ),
+        "python.syntax",
+    ),
     "python model without its class": (write("preprocessing/1/model.py", b"class Model: ...\n"), "python.no-class"),
     "python model without its file": (remove("preprocessing/1/model.py"), "python.missing"),
     "no tokenizer": (remove("preprocessing/1/tokenizer/tokenizer.json"), "tokenizer.missing"),
@@ -199,7 +207,6 @@ ERRORS = {
         write("preprocessing/1/model.py", MODEL + b'KEY = "AKIA' + b"ABCD" * 4 + b'"\n'),
         "repo.secret",
     ),
-    "password in a URL": (write("preprocessing/1/hub.yaml", b"hub: https://me:pass@example.org/\n"), "repo.secret"),
     "manifest cut short": (write("specdeploy.json", b'{"files": '), "repo.manifest-unreadable"),
     "file gone": (remove("speculative_decoder/1/loop.py"), "repo.file-missing"),
 }
@@ -232,7 +239,11 @@ WARNINGS = {
         ),
         {"ensemble.optional-differs"},
     ),
-    "backend left to guessing": (replace(PREPROCESSING, 'backend: "python"\n', ""), {"repo.backend-missing"}),
+    "password in a URL": (
+        write("preprocessing/1/hub.yaml", b"hub: https://me:hunter2@hub.acme.org/\n"),
+        {"repo.secret"},
+    ),
+    "misspelt backend": (replace(PREPROCESSING, 'backend: "python"', 'backend: "pyhton"'), {"repo.backend-unknown"}),
     "engines that each want most of the memory": (
         parameter(TARGET, "kv_cache_free_gpu_mem_fraction", "0.9"),
         {"engine.kv-fractions"},

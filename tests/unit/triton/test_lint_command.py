@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -16,8 +19,6 @@ from specdeploy.triton.sources import engine_listing, read_repository
 from tests import broken_repositories as broken
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from click.testing import Result
 
 FIRST = "first/config.pbtxt"
@@ -107,7 +108,44 @@ def test_what_is_no_directory_is_a_usage_error(tmp_path: Path) -> None:
     """It is named, with the cure."""
     done = run(tmp_path / "nowhere")
 
-    assert "nowhere is not a directory" in str(done.exception)
+    assert f"there is no directory {tmp_path / 'nowhere'}" in str(done.exception)
+    (tmp_path / "file").touch()
+    assert f"{tmp_path / 'file'} is not a directory" in str(run(tmp_path / "file").exception)
+    assert "there is no directory" in str(run(tmp_path / ("n" * 5001)).exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{}", "--json", "--format", "github"], "--json is --format json"),
+        ([""], "REPOSITORY is empty"),
+        (["{}", "--set", "repo.path=elsewhere"], "not read when REPOSITORY is given"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(repository: Path, arguments: list[str], said: str) -> None:
+    """Two formats, no name, an override of a configuration that is not read: each is a usage error."""
+    done = run(*(argument.replace("{}", str(repository)) for argument in arguments))
+
+    assert isinstance(done.exception, click.UsageError)
+    assert said in str(done.exception)
+
+
+def test_help_names_the_exit_codes() -> None:
+    """Scripts need them."""
+    assert "Exit codes: 0" in run("--help").output
+
+
+def test_names_of_files_cannot_speak_for_themselves(repository: Path) -> None:
+    """A line end in a name is no workflow command, an escape moves no cursor, and bytes that are no text are shown."""
+    for name in (b"x\n::error file=pwn::owned.py", b"\x1b[2Jclear.py", b"\xff.py"):
+        Path(os.fsdecode(bytes(repository / "first" / "1") + b"/" + name)).write_text("def (:\n")
+    text, annotations, document = (run(repository, "--format", how).output for how in ("text", "github", "json"))
+
+    assert not any(line.startswith("::") for line in text.splitlines())
+    assert "\x1b" not in text + annotations
+    assert "\\n::error file=pwn" in text
+    assert "\\udcff.py" in text
+    assert len(annotations.splitlines()) == len(json.loads(document)["findings"]) == 3
 
 
 def test_directories_that_triton_sees_are_seen(repository: Path) -> None:
@@ -140,6 +178,9 @@ def test_a_variable_names_the_configuration(repository: Path, tmp_path: Path, mo
     monkeypatch.setenv("SPECDEPLOY_CONFIG", str(tmp_path / "mine.yaml"))
 
     assert run().return_value == 0
+    empty = run("--set", f"repo.path={tmp_path}").exception
+    assert empty is None
+    assert run("--set", f"repo.path={tmp_path / 'gone'}").exception is not None
     other = run("--config", tmp_path / "other.yaml").exception
     assert isinstance(other, ConfigError)
     assert "other.yaml" in str(other)

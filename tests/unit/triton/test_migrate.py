@@ -301,6 +301,28 @@ class TestPair:
 
         assert {"model reranker", "tensorrt_llm_bls input tenant", "tensorrt_llm_bls response_cache.enable"} <= lost
 
+    def test_files_queues_and_tensors_of_every_model_are_listed(self, tmp_path: Path) -> None:
+        """Whatever was put beside the templates, in whichever model: nothing gets lost without a word."""
+        folder = repository(tmp_path, draft={"gpt_model_path": "/engines/draft"})
+        (folder / "preprocessing" / "1" / "stopwords.txt").write_text("stop\n", encoding="utf-8")
+        (folder / "README.ops").write_text("Call us first.\n", encoding="utf-8")
+        config = folder / "preprocessing" / "config.pbtxt"
+        text = config.read_text(encoding="utf-8")
+        text = text.replace("input [", 'input [ { name: "MY_EXTRA" data_type: TYPE_STRING dims: [ 1 ] },', 1)
+        config.write_text(text + "dynamic_batching { max_queue_delay_microseconds: 777 }\n", encoding="utf-8")
+        engines = {
+            "target": engine(tmp_path, mode=EXTERNAL, max_draft_len=4),
+            "draft": engine(tmp_path, "draft"),
+        }
+        lost = {one.where for one in moved(folder, engines).notes if one.outcome == "lost"}
+
+        assert {
+            "file preprocessing/1/stopwords.txt",
+            "file README.ops",
+            "preprocessing input MY_EXTRA",
+            "preprocessing dynamic_batching.max_queue_delay_microseconds",
+        } <= lost
+
     def test_changed_code_is_found_against_the_image(self, tmp_path: Path) -> None:
         """With the image's templates at hand, the files that were changed are listed, and only those."""
         folder = repository(tmp_path, draft={"gpt_model_path": "/engines/draft"})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -119,3 +122,38 @@ def test_queues_rate_limits_and_warm_ups_survive_the_text() -> None:
 
     assert parse(render(config)) == config
     assert parse(render(ModelConfig(name="m", queue=Queue()))).queue == Queue()
+
+
+def test_bytes_that_are_not_utf_8_are_taken_as_triton_takes_them() -> None:
+    """Triton's parser is not particular; what is text stays text, and an escaped backslash is no escape."""
+    assert parse(r'name: "\xff\303\244" backend: "\\xff"').name == "\N{REPLACEMENT CHARACTER}" * 3
+    assert parse(r'name: "\303\244" backend: "a\xff"').name == "ä"
+    assert parse(r'name: "\xff" backend: "\\xff"').backend == r"\xff"
+    with pytest.raises(PbtxtError, match='no field named "sise"') as caught:
+        parse('name: "\\xff"\nsise: 3\n')
+    assert caught.value.line == 2
+
+
+def test_numbers_of_types_and_kinds_that_have_no_name_stay_numbers() -> None:
+    """Triton lets them pass, and so do we."""
+    config = parse('input { name: "X" data_type: 999 dims: 1 } instance_group { kind: 99 }')
+
+    assert config.inputs[0].data_type == "999"
+    assert config.instance_group[0].kind == "99"
+
+
+def test_parsing_does_not_import_the_client() -> None:
+    """The messages are loaded without gRPC and NumPy, and whoever imports the client afterwards gets the same ones."""
+    script = (
+        "import sys\n"
+        "from specdeploy.triton.pbtxt import parse_message\n"
+        "message = parse_message('name: \"m\"')\n"
+        "assert not {'grpc', 'numpy', 'tritonclient'} & set(sys.modules), 'heavy'\n"
+        "import tritonclient.grpc\n"
+        "assert tritonclient.grpc.model_config_pb2.ModelConfig is type(message), 'another'\n"
+        "answer = tritonclient.grpc.service_pb2.ModelConfigResponse(config=message)\n"
+        "assert answer.config.name == 'm'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 0, done.stderr

@@ -225,6 +225,38 @@ def test_what_an_engine_said_is_told_of_a_server_that_hangs(name: str) -> None:
     assert cause.telling("[TensorRT-LLM][INFO] Engine version 1.2.1 found in the config file\n") is None
 
 
+# Seen on a real server of the embedded runtime, which has no GPU, at every start.
+HARMLESS = said("model.cc:1", "unable to create stream for ensemble: CUDA driver version is insufficient")
+
+
+def test_what_every_server_without_a_gpu_says_is_no_cause() -> None:
+    """The cause is what the server said besides, in a failed start as in one that hangs."""
+    raised = said(LIFECYCLE, f"failed to load 'm' version 1: Internal: {RAISED}")
+
+    assert cause.start_failure(HARMLESS + raised + END, 1) == "model m failed to load: RuntimeError: no engine in /x"
+    assert cause.start_failure(HARMLESS, -9) == cause.death(-9)
+    assert cause.telling(HARMLESS) is None
+    assert cause.complaints(HARMLESS + NOISE + raised) == [raised.strip()]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("E1129 1 ssl.cc:1] Invalid private key.", "(Invalid private key.)"),
+        ("E1129 1 ssl.cc:1] Invalid cert chain file.", "(Invalid cert chain file.)"),
+        ("error: Unable to create secure server", "(Unable to create secure server)"),
+    ],
+)
+def test_a_certificate_that_cannot_be_used_is_told_from_a_taken_port(line: str, told: str) -> None:
+    """Its library names what is wrong, and Triton then complains about its port, which another port would not cure."""
+    log = f"{line}\n" + said("main.cc:257", LOST.replace("HTTP", "GRPC"))
+
+    assert cause.start_failure(log + END, 1) == (
+        f"its certificate or key is none that gRPC can use {told}; see serve.tls_cert"
+    )
+    assert not cause.port_was_taken(log)
+
+
 def test_a_client_that_tells_of_a_signal_is_understood() -> None:
     """Container engines and mpirun add 128 to the signal's number."""
     oom = "(the kernel does that when memory runs out)"

@@ -108,6 +108,21 @@ def test_each_part_of_the_api_gets_its_own_header() -> None:
     }
 
 
+def test_a_refusal_is_told_from_a_server_that_is_not_ready() -> None:
+    """403 means that our header is not the one that the server wants, and the server's words say which part."""
+    with answering(403, b'{"error":"This API is restricted"}', access=CLOSED) as (api, seen):
+        told = api.refusal()
+    with answering(503, b"") as (busy, _):
+        not_ready = busy.refusal()
+    with answering(200, b"[]") as (fine, _):
+        answered = fine.refusal()
+
+    assert told == 'health: {"error":"This API is restricted"}'
+    assert seen[0]["x-one"] == "1"
+    assert not_ready is None
+    assert answered is None
+
+
 @pytest.mark.parametrize("body", [b"not json", b'{"an": "object"}'])
 def test_an_index_that_is_none_is_not_taken_for_an_empty_one(body: bytes) -> None:
     """An empty index would mean that no model has to be ready."""
