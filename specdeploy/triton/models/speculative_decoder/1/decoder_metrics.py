@@ -6,6 +6,7 @@ has none, and decodes all the same.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Final
 
 import triton_python_backend_utils as pb_utils
@@ -31,6 +32,8 @@ class DraftMetrics:
     """
 
     def __init__(self, args: Mapping[str, str]) -> None:
+        # Triton 2.51 loses the model's process when two threads count at once.
+        self._one_at_a_time = threading.Lock()
         labels = {"model": args["model_name"], "version": args["model_version"]}
         try:
             # A family must live as long as its metrics, or the server forgets both.
@@ -46,6 +49,7 @@ class DraftMetrics:
     def add(self, statistics: Statistics) -> None:
         """Add what one whole request drafted."""
         counts = (statistics.steps, statistics.drafted, statistics.accepted)
-        for counter, count in zip(self._counters, counts, strict=False):
-            if count:
-                counter.increment(count)
+        with self._one_at_a_time:
+            for counter, count in zip(self._counters, counts, strict=False):
+                if count:
+                    counter.increment(count)
