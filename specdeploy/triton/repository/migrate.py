@@ -334,6 +334,8 @@ def _front_doors(ledger: Ledger, repository: NvidiaRepository) -> None:
 def _foreign(ledger: Ledger, repository: NvidiaRepository) -> None:
     """Note the models and settings that no deployment of ours has."""
     roles = {names.ENSEMBLE, names.BLS, names.PREPROCESSING, POSTPROCESSING, repository.target, repository.draft}
+    # Rules have looked at the target's; a draft is mostly a copy of it.
+    queue = repository.models[repository.target].fields
     for name, model in repository.models.items():
         if name not in roles:
             ledger.lost(f"model {name}", "", "It is not part of a deployment; serve it from a repository of its own.")
@@ -341,7 +343,7 @@ def _foreign(ledger: Ledger, repository: NvidiaRepository) -> None:
         for field, value in model.fields.items():
             if not _KNOWN.fullmatch(field):
                 ledger.lost(f"{name} {field}", value, "Our models have no such setting.")
-            elif field.startswith(_QUEUE) and name != repository.target:
+            elif field.startswith(_QUEUE) and value != queue.get(field):
                 ledger.lost(
                     f"{name} {field}", value, "Requests wait once, in front of the decoder; see repo.max_queue_size."
                 )

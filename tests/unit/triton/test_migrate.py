@@ -309,7 +309,8 @@ class TestPair:
         config = folder / "preprocessing" / "config.pbtxt"
         text = config.read_text(encoding="utf-8")
         text = text.replace("input [", 'input [ { name: "MY_EXTRA" data_type: TYPE_STRING dims: [ 1 ] },', 1)
-        config.write_text(text + "dynamic_batching { max_queue_delay_microseconds: 777 }\n", encoding="utf-8")
+        text = text.replace("dynamic_batching {", "dynamic_batching { max_queue_delay_microseconds: 777", 1)
+        config.write_text(text, encoding="utf-8")
         engines = {
             "target": engine(tmp_path, mode=EXTERNAL, max_draft_len=4),
             "draft": engine(tmp_path, "draft"),
