@@ -309,7 +309,7 @@ class TestPair:
         config = folder / "preprocessing" / "config.pbtxt"
         text = config.read_text(encoding="utf-8")
         text = text.replace("input [", 'input [ { name: "MY_EXTRA" data_type: TYPE_STRING dims: [ 1 ] },', 1)
-        text = text.replace("dynamic_batching {", "dynamic_batching { max_queue_delay_microseconds: 777", 1)
+        text = text.replace("dynamic_batching {", "dynamic_batching { preserve_ordering: true", 1)
         config.write_text(text, encoding="utf-8")
         engines = {
             "target": engine(tmp_path, mode=EXTERNAL, max_draft_len=4),
@@ -321,7 +321,7 @@ class TestPair:
             "file preprocessing/1/stopwords.txt",
             "file README.ops",
             "preprocessing input MY_EXTRA",
-            "preprocessing dynamic_batching.max_queue_delay_microseconds",
+            "preprocessing dynamic_batching.preserve_ordering",
         } <= lost
 
     def test_changed_code_is_found_against_the_image(self, tmp_path: Path) -> None:
