@@ -108,7 +108,8 @@ class Guard:
             told = os.read(lifeline[0], 1)
             lifeline = []
             if told != b"d":
-                self._asked = "the process that started it is gone"
+                # Whoever gives a start up lets go of the lifeline, too.
+                self._asked = self._asked or "the process that started it is gone"
 
     def _end(self, program: subprocess.Popen[bytes]) -> int | None:
         """End the program and return its exit code; None when even SIGKILL does not end it in time."""
