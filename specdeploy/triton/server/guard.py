@@ -83,8 +83,12 @@ class Guard:
             Path(self._spec["exit_file"]).write_text(json.dumps(record) + "\n", encoding="utf-8")
         return 1 if code is None else code
 
+    def _ask(self, who: str) -> None:
+        """Keep who asked first: whoever gives a start up by a signal lets go of the lifeline, too."""
+        self._asked = self._asked or who
+
     def _note(self, number: int, _frame: object) -> None:
-        self._asked = self._asked or signal.Signals(number).name
+        self._ask(signal.Signals(number).name)
         self._at_once = self._at_once or number == signal.SIGQUIT
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -108,8 +112,7 @@ class Guard:
             told = os.read(lifeline[0], 1)
             lifeline = []
             if told != b"d":
-                # Whoever gives a start up lets go of the lifeline, too.
-                self._asked = self._asked or "the process that started it is gone"
+                self._ask("the process that started it is gone")
 
     def _end(self, program: subprocess.Popen[bytes]) -> int | None:
         """End the program and return its exit code; None when even SIGKILL does not end it in time."""
