@@ -36,6 +36,7 @@ def _values(leaf):
 
 # What the rules of ``config.rules`` allow together on the profile cpu; each rule has its own tests.
 RULED = {
+    "name": st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9 .+_-]{0,40}\Z"),
     "profile": st.just("cpu"),
     "speculation.method": st.just("draft_target"),
     "speculation.max_draft_tokens": st.just(0),
@@ -45,7 +46,7 @@ RULED = {
     **{f"{role}.{key}": st.just(1) for role in ("target", "draft") for key in ("tp_size", "pp_size", "ep_size")},
 }
 NEEDED = {leaf.path for leaf in LEAVES if leaf.default is None} | {"draft.checkpoint"}
-REQUIRED = {leaf.path: _values(leaf) for leaf in LEAVES if leaf.path in NEEDED}
+REQUIRED = {leaf.path: RULED.get(leaf.path, _values(leaf)) for leaf in LEAVES if leaf.path in NEEDED}
 OPTIONAL = {leaf.path: RULED.get(leaf.path, _values(leaf)) for leaf in LEAVES if leaf.path not in NEEDED}
 CONFIGURATIONS = st.fixed_dictionaries(REQUIRED, optional=OPTIONAL)
 
