@@ -122,14 +122,7 @@ def session(leader):
             if sid == leader and state != "Z":
                 found.append(int(entry))
     return found
-def ended(leader):
-    return not session(leader)
-words = sys.argv[1:]
-if words[:3] == ["rm", "--force", "--volumes"]:
-    try:
-        leader = open(pid_file(words[3])).read()
-    except OSError:
-        sys.exit("Error response from daemon: No such container: " + words[3])
+def kill_session(leader):
     while session(leader):
         for pid in session(leader):
             try:
@@ -137,7 +130,17 @@ if words[:3] == ["rm", "--force", "--volumes"]:
             except ProcessLookupError:
                 pass
         time.sleep(0.02)
-    os.unlink(pid_file(words[3]))
+words = sys.argv[1:]
+if words[:3] == ["rm", "--force", "--volumes"]:
+    try:
+        leader = open(pid_file(words[3])).read()
+    except OSError:
+        sys.exit("Error response from daemon: No such container: " + words[3])
+    kill_session(leader)
+    try:
+        os.unlink(pid_file(words[3]))
+    except FileNotFoundError:  # its own end came first
+        pass
     sys.exit(0)
 if words[:1] != ["run"]:
     refuse("unknown command " + repr(words[:1]))
@@ -175,6 +178,7 @@ if os.fork() == 0:  # the daemon: it starts the container and is nobody's child
         file.write(str(container.pid))
     os.write(write, b"started\\n")
     code = container.wait()
+    kill_session(str(container.pid))  # a container ends with its first process
     try:
         os.unlink(pid_file(options["--name"]))
     except FileNotFoundError:
