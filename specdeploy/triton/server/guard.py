@@ -43,6 +43,7 @@ POLL_S = 0.1
 CLEANUP_TIMEOUT_S = 30.0
 # A process in an uninterruptible wait (state D) is not ended by SIGKILL, perhaps for ever.
 KILL_TIMEOUT_S = 5.0
+EMPTY_LOOKS = 5
 # What the names of a server's shared memory begin with; nothing else is ever removed.
 SHM_PREFIX = re.compile(r"specdeploy_[0-9a-f]{12}_")
 # What engines say of a container that has removed itself.
@@ -176,7 +177,11 @@ def remove_shared_memory(prefix: str) -> None:
 
 def _kill_all(living: Callable[[], list[int]]) -> None:
     deadline = time.monotonic() + KILL_TIMEOUT_S
-    while (rest := living()) and time.monotonic() < deadline:
+    empty = 0
+    # Between fork and exec a process shows no environment for a moment: one look that finds nobody is not enough.
+    while empty < EMPTY_LOOKS and time.monotonic() < deadline:
+        rest = living()
+        empty = 0 if rest else empty + 1
         for pid in rest:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
