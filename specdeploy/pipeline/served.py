@@ -6,12 +6,12 @@ Knows the configuration and the repository's files. Knows no server.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specdeploy.config.values import nearest
 from specdeploy.errors import ConfigError, RepositoryError
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.planning.placement import place
@@ -74,12 +74,8 @@ def require_repository(loaded: LoadedConfig) -> None:
 
 def engines_are_elsewhere(repository: Path) -> bool:
     """Say whether the repository names its engines by absolute paths that are not of this machine."""
-    paths = engine_paths(repository)
-    return (
-        bool(paths)
-        and not any(path.exists() for path in paths)
-        and all(Path(written).is_absolute() for written in _written_engine_paths(repository))
-    )
+    paths = [Path(written) for written in _written_engine_paths(repository)]
+    return bool(paths) and all(path.is_absolute() and not path.exists() for path in paths)
 
 
 def engine_paths(repository: Path) -> tuple[Path, ...]:
@@ -134,7 +130,8 @@ def _require_models(config: DeployConfig, repository: Path) -> None:
     for name in config.serve.models:
         if name not in listed and not (repository / name).is_dir():
             raise ConfigError(
-                f"serve.models names {name!r}, and the repository has no such model", hint=_near(name, listed)
+                f"serve.models names {name!r}, and the repository has no such model",
+                hint=nearest(name, listed) or f"it has {', '.join(listed)}",
             )
 
 
@@ -154,8 +151,3 @@ def _require_placement(config: DeployConfig, repository: Path) -> None:
 def _shown(serving: Mapping[str, Any]) -> str:
     spawn = "" if serving.get("spawn", True) else ", ranks beside it"
     return f"{serving.get('mode')} ({serving.get('processes')} processes{spawn})"
-
-
-def _near(name: str, listed: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(name, listed, n=1)
-    return f"did you mean {close[0]}?" if close else f"it has {', '.join(listed)}"

@@ -110,14 +110,16 @@ def status(loaded: LoadedConfig, *, probe: bool = False) -> dict[str, Any]:
     samples = running.metrics()
     found = model_statuses(running.index(), running.api.statistics(), samples)
     drafts = acceptance(samples)
-    complaint = _not_allowed(running) or (_probe(running) if probe else None)
+    ready = running.ready()
+    # Only who is not told that it is ready may be one who may not ask.
+    complaint = (None if ready else _not_allowed(running)) or (_probe(running) if probe else None)
     return {
         "schema_version": "1.1",
         "kind": "server",
         "pid": running.state.server.pid,
         "version": running.state.version or None,
         "started": running.state.started,
-        "ready": running.ready() and complaint is None,
+        "ready": ready and complaint is None,
         "answers": (complaint is None) if probe else None,
         "complaint": complaint,
         "unready_models": list(running.unready_models()),
@@ -162,7 +164,7 @@ def _server(loaded: LoadedConfig, on_line: Callable[[str], None]) -> ManagedServ
     asked = access(loaded, secrets=os.environ)
     launcher, notes = launcher_for(loaded, asked)
     # Where a container finds the engines, we may not be able to look.
-    elsewhere = engines_are_elsewhere(place.repository) and runner_of(loaded) == "container"
+    elsewhere = runner_of(loaded) == "container" and engines_are_elsewhere(place.repository)
     require_sound(place.repository, lint(place.repository, engines=not elsewhere))
     if elsewhere:
         on_line("the repository names engines that are not on this machine; the container has to have them")

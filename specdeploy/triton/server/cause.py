@@ -138,20 +138,7 @@ def start_failure(log: str, exit_code: int | None) -> str:
         exit_code: Its exit code; minus the signal's number; None when it is not known.
     """
     errors = "\n".join(complaints(log))
-    for explain in (
-        hopeless,
-        _option,
-        _tls,
-        _port,
-        _parse,
-        _backend,
-        telling,
-        _unfilled,
-        _model,
-        _poll,
-        _graph,
-        _starter,
-    ):
+    for explain in _EXPLAIN:
         if cause := explain(errors):
             return one_line(cause)
     if exit_code is not None and exit_code < 0:
