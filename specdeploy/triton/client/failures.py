@@ -31,7 +31,7 @@ HINTS: Final[Mapping[Label, str]] = {
     "unavailable": "The server refuses work for now: too many requests, or a model is loading or dead.",
     "internal": "See the server's log.",
     "cancelled": "",
-    "protocol": "Is this a Triton server with a text front door?",
+    "protocol": "Is this the kind of server that was asked for, with a model that answers text?",
     "model_error": "The model refused the request or failed; the message is its own.",
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import io
 import socket
+import ssl
 import time
 from typing import TYPE_CHECKING, Protocol, Self, cast
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ from specdeploy.errors import ConfigError
 from specdeploy.triton.client.failures import socket_failures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
 _PIECE = 65536
@@ -66,10 +67,31 @@ def host_and_port(url: str, default_port: int) -> tuple[str, int]:
 
 
 class HttpTransport:
-    """Plain HTTP to one server, a connection for each request, so that any number of threads may share it."""
+    """HTTP to one server, a connection for each request, so that any number of threads may share it.
 
-    def __init__(self, url: str, *, default_port: int = 8000, monotonic: Callable[[], float] = time.monotonic) -> None:
+    Redirects are not followed, so what ``headers`` holds reaches this server only.
+
+    Args:
+        url: ``host:port`` of the server.
+        default_port: The port where ``url`` names none.
+        tls: Whether to speak TLS. The server's certificate must be that of the host and be signed by an authority that
+            this machine trusts; ``SSL_CERT_FILE`` names another list of authorities.
+        headers: Sent with every request; never part of a message.
+        monotonic: The clock of deadlines.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        default_port: int = 8000,
+        tls: bool = False,
+        headers: Mapping[str, str] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._host, self._port = host_and_port(url, default_port)
+        self._tls = ssl.create_default_context() if tls else None
+        self._headers = {"Content-Type": "application/json", **(headers or {})}
         self._monotonic = monotonic
 
     @property
@@ -81,17 +103,28 @@ class HttpTransport:
         """Send a request and return once the status is known; see ``Transport``."""
         deadline = _Deadline(self._monotonic() + timeout_s, self._monotonic)
         with socket_failures(self.address):
-            sock = socket.create_connection((self._host, self._port), timeout=deadline.left())
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock = self._connected(deadline)
             connection = http.client.HTTPConnection(self._host, self._port)
             connection.sock = cast("socket.socket", _DeadlineSocket(sock, deadline))
             try:
-                connection.request(method, path, body=body, headers={"Content-Type": "application/json"})
+                connection.request(method, path, body=body, headers=self._headers)
                 return _HttpReply(connection, sock, self.address)
             except BaseException:
                 connection.close()
                 sock.close()
                 raise
+
+    def _connected(self, deadline: _Deadline) -> socket.socket:
+        sock = socket.create_connection((self._host, self._port), timeout=deadline.left())
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is None:
+                return sock
+            sock.settimeout(deadline.left())
+            return self._tls.wrap_socket(sock, server_hostname=self._host)
+        except BaseException:
+            sock.close()
+            raise
 
 
 class _HttpReply:

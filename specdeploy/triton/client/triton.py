@@ -109,6 +109,14 @@ class TritonClient:
         with malformed_answers():
             return read_metadata(body)
 
+    def model_config(self, name: str | None = None, *, timeout_s: float | None = None) -> dict[str, Any]:
+        """Return a model's configuration as Triton completed it.
+
+        Raises:
+            RequestFailed: Unknown model, or no connection.
+        """
+        return self._get_json(f"/v2/models/{name or self._model}/config", timeout_s)
+
     def statistics(self, name: str, *, timeout_s: float | None = None) -> ModelStatistics:
         """Return Triton's own counters of a model.
 

@@ -1,0 +1,153 @@
+"""Reads what an OpenAI-compatible server answers: JSON bodies, event streams, and errors in their several shapes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from specdeploy.openai.answers import decode_answer
+from specdeploy.triton.client.failures import RequestFailed, http_failure, malformed_answers, stream_failure
+from specdeploy.triton.client.replies import read_body
+from specdeploy.triton.protocol import SseDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from specdeploy.triton.client.http import Reply
+    from specdeploy.triton.protocol import Chunk
+
+_SHOWN: Final = 300
+_DONE: Final = "[DONE]"
+
+
+def read_object(status: int, body: bytes) -> dict[str, Any]:
+    """Return the object in a body.
+
+    Raises:
+        RequestFailed: The status is not 200, the object is an error all the same, or there is no object.
+    """
+    try:
+        value: object = json.loads(body)
+    except (ValueError, RecursionError):
+        value = None
+    said = error_in(value)
+    if status != 200:
+        raise http_failure(status, said or body[:_SHOWN].decode(errors="replace"))
+    if said:
+        raise stream_failure(said)
+    if not isinstance(value, dict):
+        raise RequestFailed("protocol", f"not a JSON object: {body[:_SHOWN]!r}")
+    return value
+
+
+def error_in(value: object) -> str:
+    """Return what an error says; nothing when the value is none.
+
+    The shapes: ``{"error": {"message": ...}}`` (OpenAI, llama.cpp, vLLM), ``{"error": "..."}`` (Triton),
+    ``{"object": "error", "message": ...}`` (trtllm-serve, older vLLM) and ``{"detail": ...}`` (FastAPI).
+    """
+    if not isinstance(value, dict):
+        return ""
+    if value.get("error"):
+        error = value["error"]
+        said = (error.get("message") or error.get("type")) if isinstance(error, dict) else None
+        return str(said or error)
+    if value.get("object") == "error":
+        return str(value.get("message") or value)
+    if "choices" not in value and value.get("detail"):
+        return _shown(value["detail"])
+    return ""
+
+
+def read_events(reply: Reply, monotonic: Callable[[], float], *, stop_words: bool) -> Iterator[Chunk]:
+    """Yield the pieces of a streamed answer as they arrive, and end the exchange.
+
+    The piece that says why the answer ended is held back until the stream has ended: numbers of tokens and of drafts
+    come after it. Events without text, ids and reason (a chat's first one names the role only) are passed over.
+
+    Args:
+        reply: The answer, its body unread.
+
+        monotonic: The clock of ``Chunk.received_s``.
+
+        stop_words: Whether the request has stop words; see :func:`~specdeploy.openai.answers.decode_answer`.
+
+    Raises:
+        RequestFailed: An event is an error, or the stream breaks off before ``[DONE]``.
+    """
+    with reply:
+        if reply.status != 200:
+            read_object(reply.status, read_body(reply))
+        yield from _marked_last(_decoded(_events(reply, monotonic), stop_words=stop_words))
+
+
+def _events(reply: Reply, monotonic: Callable[[], float]) -> Iterator[tuple[str, float]]:
+    """Yield the data of each event with the time it came at; the last is in front of ``[DONE]``."""
+    decoder, done = SseDecoder(), False
+    while piece := reply.read_some():
+        received_s = monotonic()
+        with malformed_answers():
+            events = decoder.feed(piece)
+        for event in events:
+            if done:
+                raise RequestFailed("protocol", f"an event follows [DONE]: {event[:_SHOWN]!r}")
+            if event.strip() == _DONE:
+                done = True
+            else:
+                yield event, received_s
+    if not done:
+        if decoder.rest.lstrip().startswith(b"{"):
+            # Some servers write an error into a stream that has begun as a plain body.
+            read_object(reply.status, decoder.rest)
+        raise RequestFailed("connection", "the event stream broke off before [DONE]")
+
+
+def _decoded(events: Iterable[tuple[str, float]], *, stop_words: bool) -> Iterator[Chunk]:
+    for event, received_s in events:
+        answer = read_object(200, event.encode())
+        with malformed_answers():
+            yield decode_answer(answer, stop_words=stop_words, received_s=received_s)
+
+
+def _marked_last(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """Hold back the newest piece that is worth telling, lay later counts over it, and mark the very last."""
+    held: Chunk | None = None
+    for chunk in chunks:
+        if not (chunk.text or chunk.ids or chunk.finish_reason):
+            held = None if held is None else _with_counts(held, chunk)
+            continue
+        if held is not None:
+            yield held
+        if chunk.finish_reason:
+            held = chunk
+        else:
+            yield chunk
+            held = None
+    if held is not None:
+        yield dataclasses.replace(held, final=True)
+
+
+_COUNTS: Final = (
+    "acceptance_rate",
+    "num_spec_steps",
+    "total_draft_tokens",
+    "total_accepted_draft_tokens",
+    "histogram",
+    "num_input_tokens",
+    "num_output_tokens",
+)
+
+
+def _with_counts(chunk: Chunk, later: Chunk) -> Chunk:
+    told = {name: getattr(later, name) for name in _COUNTS if getattr(later, name) not in {None, ()}}
+    return dataclasses.replace(chunk, **told)
+
+
+def _shown(detail: object) -> str:
+    """Return FastAPI's ``detail``: a text, or a list of what is wrong and where."""
+    if not isinstance(detail, list):
+        return str(detail)
+    faults = [item for item in detail if isinstance(item, dict)]
+    told = [f"{'.'.join(map(str, fault.get('loc', ())))}: {fault.get('msg', fault)}" for fault in faults]
+    return "; ".join(told) or str(detail)
