@@ -283,6 +283,30 @@ class SmokeConfig:
 
     max_tokens: int = option(32, describe="Length of the answers that are compared.", minimum=4)
     request_timeout_s: float = option(60.0, describe="Every call ends within this many seconds.", minimum=1)
+    samples: int = option(
+        200,
+        describe="Sampled answers with drafts, and as many without, for the comparison of distributions.",
+        minimum=0,
+    )
+    alpha: float = option(
+        0.01,
+        describe="How often a lossless deployment may fail that comparison by chance.",
+        minimum=0.0001,
+        maximum=0.2,
+    )
+    tie_margin: float = option(
+        0.0,
+        describe="Logits of the target's two best tokens that are this near are a tie. 0: by its precision.",
+        minimum=0,
+    )
+    clients: int = option(10, describe="Clients at the same time.", minimum=2)
+    self_draft: bool = option(
+        default=False, describe="The draft is the target itself: nearly every draft must be accepted."
+    )
+    quick_s: float = option(
+        7.0, describe="What `smoke --quick` may take, and each of its requests 0.4 of that (seconds).", minimum=1
+    )
+    golden: str = option("", describe="File of recorded answers (`smoke record`) that answers must equal.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

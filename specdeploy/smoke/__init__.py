@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from specdeploy.smoke.checks import CHECKS
+from specdeploy.smoke.checks import CHECKS, Check
 from specdeploy.smoke.expectations import PROMPTS, Expectations, SmokePrompt
 from specdeploy.smoke.report import CheckResult, SmokeReport
 from specdeploy.smoke.runner import run_smoke, select
 
-__all__ = ["CHECKS", "PROMPTS", "CheckResult", "Expectations", "SmokePrompt", "SmokeReport", "run_smoke", "select"]
+__all__ = [
+    "CHECKS",
+    "PROMPTS",
+    "Check",
+    "CheckResult",
+    "Expectations",
+    "SmokePrompt",
+    "SmokeReport",
+    "run_smoke",
+    "select",
+]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
+from specdeploy.smoke import capabilities
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SmokePrompt:
@@ -37,6 +39,26 @@ PROMPTS: Final = (
     SmokePrompt(
         name="cyrillic",
         text="Москва является столицей России. Санкт-Петербург",
+    ),
+)
+
+#: More kinds, which only the comparisons with the target alone take: no letters, and a prompt of many tokens.
+MORE_PROMPTS: Final = (
+    SmokePrompt(
+        name="chinese",
+        text="长江是中国最长的河流。它发源于青藏高原",
+    ),
+    SmokePrompt(
+        name="long",
+        text=(
+            "The harbour of the old town lies in a bay that opens to the north-west. In winter the storms come over the"
+            " breakwater, and the fishing boats are drawn up on the stones, where their owners mend nets, paint hulls"
+            " and argue about the price of diesel. In summer there are visitors. They come by the ferry at noon, walk"
+            " once along the quay, look at the church, the market and the lighthouse, eat fried fish out of paper, and"
+            " leave by the ferry at six. Nobody in the town could say when it began, but everybody agrees that it was"
+            " quieter before. The keeper of the lighthouse, who has lived there for forty years, says that the harbour"
+            " was"
+        ),
     ),
 )
 
@@ -73,8 +95,25 @@ class Expectations:
 
         check_timeout_s: A check that takes longer has failed (seconds).
 
+        samples: Sampled answers with drafts, and as many without, for the comparison of distributions; 0 leaves it out.
+
+        alpha: How often a lossless deployment may fail that comparison by chance.
+
+        tie_margin: Logits of the target's two best tokens that are this near are a tie; 0 goes by its precision.
+
+        clients: Clients at the same time.
+
+        self_draft: Whether the draft is the target itself, so that nearly every draft must be accepted.
+
+        metrics: Whether the server publishes metrics.
+
+        capabilities: What the server can be asked for; see :mod:`specdeploy.smoke.capabilities`.
+
         prompts: What answers are compared on. The first serves where one is enough, the first and the last where two
             are: the last should be of a script whose characters have several bytes.
+
+        more_prompts: Further ones for the comparison with the target alone; those that may not fit into
+            ``max_seq_len`` are left out there.
     """
 
     models: tuple[str, ...]
@@ -90,7 +129,15 @@ class Expectations:
     max_tokens: int = 32
     request_timeout_s: float = 60.0
     check_timeout_s: float = 120.0
+    samples: int = 200
+    alpha: float = 0.01
+    tie_margin: float = 0.0
+    clients: int = 10
+    self_draft: bool = False
+    metrics: bool = True
+    capabilities: frozenset[str] = capabilities.ALL
     prompts: tuple[SmokePrompt, ...] = PROMPTS
+    more_prompts: tuple[SmokePrompt, ...] = MORE_PROMPTS
 
     @property
     def control_drafts(self) -> int | None:

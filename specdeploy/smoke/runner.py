@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import threading
 import time
 from typing import TYPE_CHECKING, TypeAlias
 
 from specdeploy.errors import ConfigError, SpecdeployError
+from specdeploy.smoke import capabilities
 from specdeploy.smoke.checks import CHECKS
-from specdeploy.smoke.probe import Broken, NotApplicable, Probe
+from specdeploy.smoke.cures import CURES
+from specdeploy.smoke.isolation import directly
+from specdeploy.smoke.probe import Broken, NotApplicable, Probe, Undecided
 from specdeploy.smoke.report import CheckResult, SmokeReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from specdeploy.smoke.expectations import Expectations
+    from specdeploy.smoke.isolation import Caller
     from specdeploy.smoke.report import Status
     from specdeploy.triton.client import TritonClient
 
 ClientFactory: TypeAlias = "Callable[[], TritonClient]"
+Question: TypeAlias = "Callable[[Probe], str]"
 
 _LIVE_TIMEOUT_S = 5.0
+# Of a run's budget, so that a server which is gone leaves something of it; and at least this much, so that a slow one
+# is not taken for gone.
+_LIVE_SHARE = 0.25
+_LEAST_LIVE_TIMEOUT_S = 0.5
+NOT_STARTED = "the run was interrupted before"
+_WITHOUT_BUDGET = "Run it again without --quick, or on a machine that is less busy."
+CUT_SHORT = "the run was interrupted while it ran"
 
 
 def run_smoke(
@@ -29,6 +43,7 @@ def run_smoke(
     *,
     only: Iterable[str] = (),
     skip: Iterable[str] = (),
+    quick: bool = False,
     on_check: Callable[[CheckResult], None] | None = None,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -46,6 +61,8 @@ def run_smoke(
 
         skip: Names of the checks to leave out.
 
+        quick: Run only those that a readiness gate needs; others that ``only`` names are run as well.
+
         on_check: Called with each outcome as soon as it is known.
 
         monotonic: The clock of durations and time limits.
@@ -55,75 +72,216 @@ def run_smoke(
     Raises:
         ConfigError: ``only`` or ``skip`` names no check.
     """
-
-    def make_probe(client: TritonClient) -> Probe:
-        return Probe(client, expectations, monotonic=monotonic, sleep=sleep)
-
-    tell = on_check or _ignore
-    results: list[CheckResult] = []
-    lost = _lost(client_factory)
-    for name in select(only, skip):
-        if lost:
-            result = CheckResult(name=name, status="skip", duration_s=0.0, reason=lost)
-        else:
-            result = _run_one(name, client_factory, make_probe, monotonic)
-            lost = _lost(client_factory) if result.status == "fail" else ""
-        results.append(result)
-        tell(result)
-    return SmokeReport(checks=tuple(results), server_lost=lost)
+    run = SmokeRun(client_factory, expectations, monotonic=monotonic, sleep=sleep)
+    return run.of(select(only, skip, quick=quick), on_check)
 
 
-def select(only: Iterable[str], skip: Iterable[str]) -> tuple[str, ...]:
+def select(only: Iterable[str], skip: Iterable[str], *, quick: bool = False) -> tuple[str, ...]:
     """Return the names of the checks to run, in their own order.
 
     Raises:
         ConfigError: A name is not that of a check.
     """
     wanted, unwanted = set(only), set(skip)
-    for name in sorted((wanted | unwanted) - CHECKS.keys()):
+    unknown = sorted((wanted | unwanted) - CHECKS.keys())
+    for name in unknown:
         near = difflib.get_close_matches(name, CHECKS, n=1)
         hint = f"Did you mean {near[0]!r}?" if near else f"The checks are {', '.join(CHECKS)}."
         raise ConfigError(f"there is no smoke check {name!r}", hint=hint)
+    if quick:
+        wanted |= {name for name, check in CHECKS.items() if check.quick}
     return tuple(name for name in CHECKS if (not wanted or name in wanted) and name not in unwanted)
 
 
-def _run_one(
-    name: str,
-    client_factory: ClientFactory,
-    make_probe: Callable[[TritonClient], Probe],
-    monotonic: Callable[[], float],
-) -> CheckResult:
-    started = monotonic()
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """What came of a check: its status and reason, data, and a cure that is nearer than that of the check."""
 
-    def result(status: Status, reason: str, **details: object) -> CheckResult:
-        return CheckResult(name=name, status=status, duration_s=monotonic() - started, reason=reason, details=details)
+    status: Status
+    reason: str
+    details: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    hint: str = ""
 
-    try:
-        with client_factory() as client:
-            return result("pass", CHECKS[name](make_probe(client)))
-    except NotApplicable as error:
-        return result("skip", str(error))
-    except Broken as error:
-        return result("fail", str(error), **error.details)
-    except SpecdeployError as error:
-        return result("fail", f"{error.message}. {error.hint}".strip(" ."), **_label(error))
-    except Exception as error:  # noqa: BLE001 - one check's crash is that check's failure, and the others still run
-        return result("fail", f"{type(error).__name__}: {error}")
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is asked instead of what the registry asks: a check about something the caller has, as recorded answers.
+
+    Args:
+        run: As in ``Check``.
+
+        limit_s: What it may take (seconds); None is the limit of every check.
+    """
+
+    run: Question
+    limit_s: float | None = None
+
+
+class SmokeRun:
+    """One run against one deployment.
+
+    Args:
+        client_factory: Makes a client; every check gets one of its own, and it is closed.
+
+        expectations: What the deployment promises.
+
+        asked: Check -> what to ask instead of what the registry asks.
+
+        budget_s: What the whole run may take (seconds); a check for which nothing is left is undecided. None is no
+            limit but those of each check.
+
+        call: How a check is called.
+
+        monotonic: The clock of durations and time limits.
+
+        sleep: Waits between two looks at a counter.
+    """
+
+    def __init__(
+        self,
+        client_factory: ClientFactory,
+        expectations: Expectations,
+        *,
+        asked: Mapping[str, Asked] | None = None,
+        budget_s: float | None = None,
+        call: Caller = directly,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._client_factory = client_factory
+        self._expect = expectations
+        self._asked = dict(asked or {})
+        self._budget_s = budget_s
+        self._call = call
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._ends_at: float | None = None
+
+    def of(self, selected: Iterable[str], on_check: Callable[[CheckResult], None] | None = None) -> SmokeReport:
+        """Run these checks in this order; see :func:`run_smoke`. A signal's exception ends it and is not kept."""
+        tell = on_check or _ignore
+        self._ends_at = None if self._budget_s is None else self._monotonic() + self._budget_s
+        results: list[CheckResult] = []
+        lost = self._lost()
+        for name in selected:
+            reason = lost or self._beyond(name)
+            if reason:
+                result = CheckResult(name=name, status="skip", duration_s=0.0, reason=reason)
+            else:
+                result = self._one(name)
+                lost = self._lost() if result.status == "fail" else ""
+            results.append(result)
+            tell(result)
+        return SmokeReport(checks=tuple(results), server_lost=lost)
+
+    def _one(self, name: str) -> CheckResult:
+        started = self._monotonic()
+        found = self._outcome(self._asked.get(name) or Asked(run=CHECKS[name].run))
+        return CheckResult(
+            name=name,
+            status=found.status,
+            duration_s=self._monotonic() - started,
+            reason=found.reason,
+            hint=(found.hint or CURES.get(name, "")) if found.status in {"fail", "undecided"} else "",
+            details=found.details,
+        )
+
+    def _outcome(self, asked: Asked) -> _Found:
+        limit_s = self._within_budget(asked.limit_s or self._expect.check_timeout_s)
+        if limit_s <= 0:
+            reason = f"the run's {self._budget_s:g} s were over before its turn came"
+            return _Found("undecided", reason, hint=_WITHOUT_BUDGET)
+        try:
+            said = self._ask(asked.run, limit_s)
+            found = _Found("pass", str(said), getattr(said, "details", {}))
+        except NotApplicable as error:
+            found = _Found("skip", str(error))
+        except Undecided as error:
+            found = _Found("undecided", str(error), error.details)
+        except Broken as error:
+            found = _Found(self._blame(), str(error), error.details)
+        except SpecdeployError as error:
+            found = _Found(self._blame(), error.message, _label(error), hint=error.hint)
+        except Exception as error:  # noqa: BLE001 - one check's crash is that check's failure, and the others still run
+            found = _Found("fail", f"{type(error).__name__}: {error}")
+        return found
+
+    def _ask(self, question: Question, limit_s: float) -> str:
+        expect = dataclasses.replace(self._expect, check_timeout_s=limit_s)
+        client, over = self._client_factory(), threading.Event()
+
+        def ask() -> str:
+            try:
+                with client:
+                    return question(Probe(client, expect, monotonic=self._monotonic, sleep=self._sleep))
+            finally:
+                over.set()
+
+        try:
+            return self._call(ask, limit_s)
+        finally:
+            if not over.is_set():
+                # It was left behind. What it waits for over gRPC ends now; disconnecting may itself take a while.
+                threading.Thread(target=client.close, name="smoke-close", daemon=True).start()
+
+    def _within_budget(self, limit_s: float) -> float:
+        return limit_s if self._ends_at is None else round(min(limit_s, self._ends_at - self._monotonic()), 2)
+
+    def _blame(self) -> Status:
+        """What fails when the whole run's time is over might have passed with more of it."""
+        over = self._ends_at is not None and self._monotonic() >= self._ends_at
+        return "undecided" if over else "fail"
+
+    def _beyond(self, name: str) -> str:
+        """Say what the server lacks for a check; nothing when it has all."""
+        missing = CHECKS[name].needs - self._expect.capabilities
+        return "; ".join(capabilities.MISSING[need] for need in sorted(missing))
+
+    def _lost(self) -> str:
+        """Say why the server cannot be reached; nothing when it can."""
+        share_s = _LIVE_TIMEOUT_S if self._budget_s is None else self._budget_s * _LIVE_SHARE
+        limit_s = max(self._within_budget(min(share_s, _LIVE_TIMEOUT_S)), _LEAST_LIVE_TIMEOUT_S)
+
+        def look() -> None:
+            with self._client_factory() as client:
+                client.server(timeout_s=limit_s)
+
+        try:
+            self._call(look, limit_s)
+        except SpecdeployError as error:
+            return f"the server cannot be reached: {error.message}"
+        except Broken as error:
+            return f"the server cannot be reached: {error}"
+        return ""
+
+
+def cut_short(selected: Iterable[str], done: Iterable[CheckResult], *, exit_code: int) -> SmokeReport:
+    """Return the report of a run that a signal ended.
+
+    Args:
+        selected: What was to run.
+
+        done: What had ended, in the same order.
+
+        exit_code: What the process ends with.
+    """
+    results = tuple(done)
+    left = list(selected)[len(results) :]
+    rest = [
+        CheckResult(
+            name=name,
+            status="undecided" if index == 0 else "skip",
+            duration_s=0.0,
+            reason=CUT_SHORT if index == 0 else NOT_STARTED,
+        )
+        for index, name in enumerate(left)
+    ]
+    return SmokeReport(checks=(*results, *rest), interrupted=exit_code)
 
 
 def _label(error: SpecdeployError) -> dict[str, object]:
     label = getattr(error, "label", None)
     return {} if label is None else {"label": label}
-
-
-def _lost(client_factory: ClientFactory) -> str:
-    """Say why the server cannot be reached; nothing when it can."""
-    try:
-        with client_factory() as client:
-            client.server(timeout_s=_LIVE_TIMEOUT_S)
-    except SpecdeployError as error:
-        return f"the server cannot be reached: {error.message}"
-    return ""
 
 
 def _ignore(_result: CheckResult) -> None:

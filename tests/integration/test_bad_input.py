@@ -51,7 +51,7 @@ def test_unknown_key(folder: Path) -> None:
     assert done.returncode == 2
     assert "pears" in done.stderr
     assert "pairs" in done.stderr
-    assert "specdeploy.yaml:13" in done.stderr
+    assert "specdeploy.yaml:14" in done.stderr
 
 
 def test_missing_checkpoint(folder: Path) -> None:

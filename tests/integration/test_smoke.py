@@ -1,10 +1,9 @@
-"""The smoke test against real deployments of tiny checkpoints: a sound one, and some broken in one way each."""
+"""The smoke test against a real deployment of tiny checkpoints: sound, and with models and servers that die."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,13 +13,10 @@ import pytest
 from specdeploy.smoke import CHECKS, CheckResult, Expectations, SmokePrompt, run_smoke
 from specdeploy.triton.repository import names
 from specdeploy.triton.server import TritonServer
-from specdeploy.triton.sources import backend_sources
 from tests.deployments import specdeploy, write_deployment
 from tests.integration.plain_triton import client_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from specdeploy.smoke import SmokeReport
     from specdeploy.triton.runtime import Runtime
     from specdeploy.triton.server import RunningServer
@@ -38,8 +34,6 @@ EXPECT = Expectations(
         SmokePrompt(name="cyrillic", text="Москва является столицей"),
     ),
 )
-DECODER = "speculative_decoder/1/model.py"
-ENGINE = "tensorrtllm_cpu/verify.py"
 
 
 @pytest.fixture(scope="module")
@@ -54,22 +48,13 @@ def repository(triton_runtime: Runtime, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def sound(triton_runtime: Runtime, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> SmokeReport:
-    """What the smoke test says of the sound deployment."""
+def sound(triton_runtime: Runtime, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> list[SmokeReport]:
+    """What the smoke test says of the sound deployment, twice; the long comparison of samples once."""
     with TritonServer(triton_runtime, repository, run_dir=tmp_path_factory.mktemp("run")) as server:
-        return smoke(server)
-
-
-def smoke(server: RunningServer, *only: str) -> SmokeReport:
-    """Run the smoke test."""
-    return run_smoke(lambda: client_of(server), EXPECT, only=only)
-
-
-def replaced(code: bytes, old: str, new: str) -> bytes:
-    """Change one place of a source file, which must be there."""
-    text = code.decode()
-    assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times"
-    return text.replace(old, new).encode()
+        return [
+            run_smoke(lambda: client_of(server), EXPECT),
+            run_smoke(lambda: client_of(server), EXPECT, skip=["lossless-sampled"]),
+        ]
 
 
 def model_process(server: RunningServer, model: str) -> int:
@@ -90,63 +75,22 @@ def failures(report: SmokeReport) -> dict[str, str]:
     return {check.name: check.reason for check in report.checks if check.status == "fail"}
 
 
-def test_a_sound_deployment_passes(sound: SmokeReport) -> None:
-    """Nothing fails on a deployment that is as it should be."""
-    assert failures(sound) == {}
-    assert {check.name for check in sound.checks} == set(CHECKS)
-    # Random weights may write no word that the answer could be stopped at.
-    assert {check.name for check in sound.checks if check.status == "skip"} <= {"stop-word"}
-    assert sound.exit_code == 0
+def test_a_sound_deployment_passes(sound: list[SmokeReport]) -> None:
+    """Nothing fails on a deployment that is as it should be, and a second run leaves it so."""
+    first, second = sound
+    assert [failures(report) for report in sound] == [{}, {}]
+    assert [check.name for check in first.checks] == list(CHECKS)
+    assert [check.name for check in second.checks] == [name for name in CHECKS if name != "lossless-sampled"]
+    assert [report.exit_code for report in sound] == [0, 0]
 
 
-MUTANTS: Mapping[str, tuple[str, str, str, str, str]] = {
-    "the engine accepts every draft": (
-        ENGINE,
-        "if ids[-1] != draft:",
-        "if False:",
-        "lossless-greedy",
-        "differ from the target's own",
-    ),
-    "a doubled space between chunks": (
-        DECODER,
-        '"text_output": partial(_texts, *response.texts),',
-        '"text_output": partial(_texts, *(text if response.final else text + " " for text in response.texts)),',
-        "stream-grpc",
-        "same token ids, different text",
-    ),
-    "the last token is dropped": (
-        DECODER,
-        '"output_ids": partial(_row, response.ids, np.int32),',
-        '"output_ids": partial(_row, response.ids[: -1 if response.final else None], np.int32),',
-        "stream-http",
-        "the server counts",
-    ),
-    "speculation is off by default": (
-        "speculative_decoder/config.pbtxt",
-        'key: "num_draft_tokens" value { string_value: "4" }',
-        'key: "num_draft_tokens" value { string_value: "0" }',
-        "speculation-on",
-        "speculation is off",
-    ),
-}
+def test_what_is_skipped_says_why(sound: list[SmokeReport]) -> None:
+    """A check is left out only where this deployment cannot show what it asks for."""
+    skipped = {check.name: check.reason for report in sound for check in report.checks if check.status == "skip"}
 
-
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_mutant_is_found(mutant: str, triton_runtime: Runtime, repository: Path, tmp_path: Path) -> None:
-    """A deployment that is broken in one way fails the check that is there for it, with the reason."""
-    path, old, new, check, reason = MUTANTS[mutant]
-    backend = dict(backend_sources())
-    models = Path(shutil.copytree(repository, repository.with_name(f"models-{list(MUTANTS).index(mutant)}")))
-    if path in backend:
-        backend[path] = replaced(backend[path], old, new)
-    else:
-        (models / path).write_bytes(replaced((models / path).read_bytes(), old, new))
-
-    with TritonServer(triton_runtime, models, run_dir=tmp_path, backends={"tensorrtllm": backend}) as server:
-        report = smoke(server, check)
-
-    assert reason in failures(report)[check]
-    assert report.exit_code == 1
+    # Random weights may write no word to stop at or to ban, and no character of several bytes.
+    assert skipped.keys() <= {"stop-word", "bad-words", "multibyte", "self-draft", "golden"}
+    assert all(skipped.values())
 
 
 def test_models_and_servers_that_die(triton_runtime: Runtime, repository: Path, tmp_path: Path) -> None:

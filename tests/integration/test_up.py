@@ -138,6 +138,6 @@ def test_up_needs_no_draft_where_drafts_are_looked_up(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert document["smoke"]["counts"] == {"pass": 20, "fail": 0, "skip": 0}
+    assert document["smoke"]["counts"]["fail"] == document["smoke"]["counts"]["undecided"] == 0
     assert document["load"]["outputs"]["identical"] == document["load"]["outputs"]["compared"] == 5
     assert not (tmp_path / "models" / "tensorrt_llm_draft").exists()

@@ -1,9 +1,10 @@
-"""Is it the same answer by whatever way it is fetched?"""
+"""Is it the same answer by whatever way it is fetched, and does a streamed one come as it is decoded?"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from specdeploy.smoke.capabilities import GRPC, IDS, STREAM, STREAM_END
 from specdeploy.smoke.compare import require_ids, require_same
 from specdeploy.smoke.probe import Broken, NotApplicable
 from specdeploy.triton.protocol import join_chunks
@@ -14,24 +15,50 @@ if TYPE_CHECKING:
     from specdeploy.smoke.probe import Probe
     from specdeploy.triton.protocol import Chunk, GenerateRequest
 
+_LONG_ANSWER = 64
+_EARLY = 0.5
+_TRIES = 3
+
 
 def http_equals_grpc(probe: Probe) -> str:
     """HTTP generate and gRPC give the same text and the same token ids."""
-    request = probe.request()
-    over_http, over_grpc = probe.whole_http(request), probe.whole(request)
-    require_ids("HTTP generate", over_http)
-    require_same("HTTP generate and gRPC", over_http, over_grpc)
-    return f"{len(over_grpc.ids)} tokens, {over_grpc.text[:40]!r}"
+    probe.require(GRPC, IDS)
+    tokens = 0
+    prompts = (probe.expect.prompts[0], probe.expect.prompts[-1])
+    for prompt in prompts:
+        request = probe.request(prompt.text)
+        over_http, over_grpc = probe.whole_http(request), probe.whole(request)
+        require_ids(f"HTTP generate, prompt {prompt.name}", over_http)
+        require_same(f"HTTP generate and gRPC, prompt {prompt.name}", over_http, over_grpc)
+        tokens += len(over_grpc.ids)
+    return f"{tokens} tokens, prompts {prompts[0].name} and {prompts[1].name}"
 
 
 def stream_http(probe: Probe) -> str:
     """The pieces of HTTP generate_stream, joined, are the answer of HTTP generate; exactly one says that it is last."""
+    probe.require(STREAM)
     return _stream_equals_whole(probe, "HTTP generate_stream", probe.streamed_http, probe.whole_http)
 
 
 def stream_grpc(probe: Probe) -> str:
     """The pieces of a gRPC stream, joined, are the answer without streaming; exactly one says that it is last."""
+    probe.require(GRPC, STREAM)
     return _stream_equals_whole(probe, "gRPC stream", probe.streamed, probe.whole)
+
+
+def stream_early(probe: Probe) -> str:
+    """The first piece of a long streamed answer comes in the first half of the time that the whole answer takes.
+
+    An answer that is held back until it is complete comes all at once, at the end of that time. One that is streamed
+    begins after one round of many, so a half leaves room for a long prefill. A busy machine can delay a first piece,
+    but not three times in a row: an early one in any of three tries is enough. Clocks of two machines are not compared:
+    the time begins when the answer to a short request before it has arrived.
+    """
+    probe.require(STREAM)
+    said = [_require_early(probe, "HTTP", probe.whole_http, probe.streamed_http)]
+    if probe.can(GRPC):
+        said.append(_require_early(probe, "gRPC", probe.whole, probe.streamed))
+    return "; ".join(said)
 
 
 def second_door(probe: Probe) -> str:
@@ -40,11 +67,47 @@ def second_door(probe: Probe) -> str:
     if door is None:
         raise NotApplicable("the deployment has one front door")
     first = probe.greedy()
-    second = probe.client.generate_grpc(probe.request(), model=door, timeout_s=probe.timeout_s)
+    call = probe.client.generate_grpc if probe.can(GRPC) else probe.client.generate_http
+    second = call(probe.request(), model=door, timeout_s=probe.timeout_s)
     require_same(f"{probe.expect.front_door} and {door}", first, second)
     if first.bypass_reason != second.bypass_reason:
         raise Broken(f"{door} decodes differently: bypass_reason {second.bypass_reason!r}, not {first.bypass_reason!r}")
+    if first.num_spec_steps and not second.num_spec_steps:
+        raise Broken(f"{door} does not speculate: no round, where {probe.expect.front_door} has {first.num_spec_steps}")
     return door
+
+
+def _require_early(
+    probe: Probe,
+    what: str,
+    whole: Callable[[GenerateRequest], Chunk],
+    streamed: Callable[[GenerateRequest], list[Chunk]],
+) -> str:
+    request = probe.request(max_tokens=max(2, min(_LONG_ANSWER, probe.expect.max_seq_len // 2)))
+    shares = []
+    for _ in range(_TRIES):
+        before = whole(probe.request(max_tokens=1))
+        pieces = streamed(request)
+        shares.append(_share_before_first(probe, what, before, pieces))
+        if shares[-1] < _EARLY:
+            return f"{what}: the first of {len(pieces)} pieces after {shares[-1]:.0%} of the time"
+    raise Broken(
+        f"{what}: in {_TRIES} of {_TRIES} tries the first of {len(pieces)} pieces came after half of the time "
+        f"({', '.join(f'{share:.0%}' for share in shares)}): the answer is held back, not streamed",
+        {"shares": shares, "pieces": len(pieces)},
+    )
+
+
+def _share_before_first(probe: Probe, what: str, before: Chunk, pieces: list[Chunk]) -> float:
+    """Return the share of the time that had gone when the first piece came."""
+    if not pieces:
+        raise Broken(f"{what}: a streamed answer ended without a piece")
+    start, first, last = before.received_s, pieces[0].received_s, pieces[-1].received_s
+    if start is None or first is None or last is None:
+        raise NotApplicable("the client does not say when a piece arrived")
+    if len(pieces) == 1 and len(pieces[0].ids or pieces[0].text) <= probe.expect.num_draft_tokens + 1:
+        raise NotApplicable(f"the answer is too short to be streamed: {pieces[0].text!r}")
+    return (first - start) / (last - start) if last > start else 1.0
 
 
 def _stream_equals_whole(
@@ -59,8 +122,10 @@ def _stream_equals_whole(
         request = probe.request(prompt.text)
         chunks = streamed(request)
         pieces += len(chunks)
-        _require_one_end(f"{what}, prompt {prompt.name}", chunks)
-        _require_growth(f"{what}, prompt {prompt.name}", chunks, probe.expect.num_draft_tokens)
+        if probe.can(STREAM_END):
+            _require_one_end(f"{what}, prompt {prompt.name}", chunks)
+        if probe.can(IDS):
+            _require_growth(f"{what}, prompt {prompt.name}", chunks, probe.expect.num_draft_tokens)
         require_same(f"{what} and the whole answer, prompt {prompt.name}", whole(request), join_chunks(chunks))
     return f"{pieces} pieces, prompts {prompts[0].name} and {prompts[1].name}"
 

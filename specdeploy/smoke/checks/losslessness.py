@@ -1,43 +1,222 @@
-"""Does speculation leave the result alone?"""
+"""Does speculation leave the result alone: token by token without chance, and in distribution with it?"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
 
-from specdeploy.smoke.compare import first_difference, require_ids
-from specdeploy.smoke.probe import Broken
+from specdeploy.smoke.compare import require_ids
+from specdeploy.smoke.lossless_comparisons import Case, Comparisons, rejected
+from specdeploy.smoke.lossless_outcome import Outcome
+from specdeploy.smoke.lossless_samples import LEAST, TEMPERATURE, TOP_K, Budget, Sampler, Samples, compare, too_few
+from specdeploy.smoke.probe import Broken, NotApplicable, Undecided
 
 if TYPE_CHECKING:
-    from specdeploy.smoke.probe import Probe
+    from collections.abc import Sequence
 
-_LONG_DRAFT = 7
+    from specdeploy.smoke.expectations import Expectations, SmokePrompt
+    from specdeploy.smoke.lossless_samples import NextTokenTest
+    from specdeploy.smoke.probe import Probe
+    from specdeploy.triton.protocol import Chunk, GenerateRequest
+
+_LONG_DRAFT: Final = 7
+#: The part of its limit after which `lossless-greedy` takes no further prompt, however many are left.
+_GREEDY_SHARE: Final = 0.6
+#: All at once share one server, and each has the time of a single request.
+_BATCH_TOKENS: Final = 16
+#: A nucleus that holds the most likely token and no other: sampling without chance.
+_ONE_CANDIDATE: Final = 1e-6
+#: Rejected drafts after which a rule that lets 2 % of them through has shown itself 95 times of 100.
+_ENOUGH_REJECTIONS: Final = 150
+_MOST_ROUNDS: Final = 8
+#: What `lossless-sampled` takes of a run (seconds); a third of it goes to answers without chance.
+_BUDGET_S: Final = 20.0
+#: The parts of the check's own limit that it uses at most, however slow the server is.
+_SHARE: Final = 0.7
+_SAMPLED_PROMPTS: Final = 2
 
 
 def lossless_greedy(probe: Probe) -> str:
-    """Greedy token ids with drafts equal those of the target alone, for several prompts and draft lengths."""
-    most = probe.expect.max_draft_tokens or _LONG_DRAFT
-    lengths = sorted({1, probe.expect.num_draft_tokens, min(_LONG_DRAFT, most)})
-    differences: list[dict[str, Any]] = []
-    for prompt in probe.expect.prompts:
-        reference = probe.greedy(prompt.text, drafts=0)
-        require_ids(f"prompt {prompt.name}", reference)
-        for drafts in lengths:
-            difference = first_difference(reference, probe.greedy(prompt.text, drafts=drafts))
-            if difference is not None:
-                differences.append({"prompt": prompt.name, "num_draft_tokens": drafts, **difference.as_dict()})
-    compared = len(probe.expect.prompts) * len(lengths)
-    if differences:
-        raise Broken(_reason(differences, compared, probe.expect.target_precision), {"differences": differences})
-    return f"{compared} answers of up to {probe.expect.max_tokens} tokens, drafts of {', '.join(map(str, lengths))}"
+    """Greedy token ids with drafts equal those of the target alone, for prompts of several kinds and draft lengths.
+
+    A first difference where the target's two best tokens are as good as each other is a tie, and no failure.
+    """
+    comparisons, lengths = Comparisons(probe), _lengths(probe.expect)
+    budget, left_out = Budget(probe.expect.check_timeout_s * _GREEDY_SHARE), 0
+    for prompt in _prompts(probe.expect):
+        if budget.over and comparisons.compared >= len(lengths):
+            left_out += 1
+            continue
+        control_request = probe.request(prompt.text, drafts=0)
+        control = _required(prompt, probe.whole(control_request))
+        usual = prompt in probe.expect.prompts
+        for drafts in lengths if usual else (probe.expect.num_draft_tokens,):
+            request = probe.request(prompt.text, drafts=drafts)
+            case = Case(prompt=prompt.name, drafts=drafts, company="alone", request=request)
+            comparisons.add(case, control_request, control, probe.whole(request))
+    slow = f" ({left_out} prompts left out: the server is slow)" if left_out else ""
+    return _concluded(comparisons, f"of up to {probe.expect.max_tokens} tokens{slow}", lengths)
 
 
-def _reason(differences: list[dict[str, Any]], compared: int, precision: str) -> str:
-    first = differences[0]
-    reason = (
-        f"{len(differences)} of {compared} answers differ from the target's own; the first, prompt {first['prompt']} "
-        f"with {first['num_draft_tokens']} drafts, at token {first['position']}: {list(first['expected'])} became "
-        f"{list(first['seen'])}"
+def lossless_batch(probe: Probe) -> str:
+    """Greedy answers to all prompts at once, with drafts of two lengths each, equal those of the target alone."""
+    comparisons, prompts = Comparisons(probe), probe.expect.prompts
+    lengths, size = _batch_lengths(probe.expect), min(probe.expect.max_tokens, _BATCH_TOKENS)
+    control_requests = {prompt.name: probe.request(prompt.text, max_tokens=size, drafts=0) for prompt in prompts}
+    controls = {prompt.name: _required(prompt, probe.whole(control_requests[prompt.name])) for prompt in prompts}
+    cases = [
+        Case(
+            prompt=prompt.name,
+            drafts=drafts,
+            company=f"among {len(prompts) * len(lengths)} requests",
+            request=probe.request(prompt.text, max_tokens=size, drafts=drafts),
+        )
+        for drafts in lengths
+        for prompt in prompts
+    ]
+    with ThreadPoolExecutor(len(cases)) as pool:
+        answers = list(pool.map(lambda case: probe.whole(case.request), cases))
+    for case, answer in zip(cases, answers, strict=True):
+        comparisons.add(case, control_requests[case.prompt], controls[case.prompt], answer)
+    return _concluded(comparisons, f"of up to {size} tokens at once", lengths)
+
+
+def lossless_sampled(probe: Probe) -> str:
+    """Sampled answers with drafts are distributed as those of the target alone.
+
+    First without chance: when only the most likely token may be drawn, the answers must be equal token by token, and
+    every draft that had to be rejected is a trial of the acceptance rule. Then with chance: next-token counts at two
+    positions, compared by permutation tests that together fail a lossless deployment with probability alpha at most.
+    """
+    if not probe.expect.samples:
+        raise NotApplicable("no samples are asked for (smoke.samples is 0)")
+    seconds = min(_BUDGET_S, probe.expect.check_timeout_s * _SHARE)
+    budget, longest = Budget(seconds), Budget(probe.expect.check_timeout_s * _SHARE)
+    sampler = Sampler(probe, _verification(probe))
+    comparisons, worst = _without_chance(probe, sampler, Budget(seconds / 3))
+    tests = _with_chance(probe, sampler, worst, (budget, longest)) if not comparisons.lossy else ()
+    details = comparisons.details() | {"sampled": _sampled_details(probe, tests)}
+    if comparisons.lossy:
+        raise Broken(f"with a single token to draw, {comparisons.failure()}", details)
+    _require_alike(tests, probe.expect.alpha, details)
+    power = max(test.detectable for test in tests if test.detectable is not None)
+    line = (
+        f"{sum(tests[0].counts.sizes)} sampled answers a prompt, p = {min(test.adjusted for test in tests):.2g}: a "
+        f"distance of {power:.2f} would have shown; {comparisons.success('without chance')}"
     )
-    if precision == "fp32":
-        return reason
-    return f"{reason}. With a {precision} target this may be numerics: two tokens nearly as likely as each other"
+    return Outcome(line, details)
+
+
+def _without_chance(probe: Probe, sampler: Sampler, budget: Budget) -> tuple[Comparisons, list[SmokePrompt]]:
+    """Compare answers for which one token alone can be drawn; return the prompts, too, most rejected drafts first."""
+    comparisons, rejections = Comparisons(probe), dict.fromkeys(probe.expect.prompts, 0)
+
+    def ask(drafts: int | None) -> tuple[list[GenerateRequest], list[Chunk]]:
+        requests = [
+            sampler.request(
+                prompt.text,
+                drafts=drafts,
+                max_tokens=probe.expect.max_tokens,
+                temperature=TEMPERATURE,
+                top_p=_ONE_CANDIDATE,
+            )
+            for prompt in rejections
+        ]
+        return requests, sampler.answers(requests)
+
+    control_requests, controls = ask(0)
+    for prompt, control in zip(rejections, controls, strict=True):
+        _required(prompt, control)
+    for _ in range(_MOST_ROUNDS):
+        before = comparisons.rejections
+        requests, answers = ask(None)
+        for index, prompt in enumerate(tuple(rejections)):
+            case = Case(prompt=prompt.name, drafts=None, company="one candidate", request=requests[index])
+            comparisons.add(case, control_requests[index], controls[index], answers[index])
+            rejections[prompt] += rejected(answers[index], probe.expect.num_draft_tokens)
+        found_nothing = comparisons.rejections == before
+        if comparisons.lossy or budget.over or found_nothing or comparisons.rejections >= _ENOUGH_REJECTIONS:
+            break
+    return comparisons, sorted(rejections, key=lambda prompt: -rejections[prompt])
+
+
+def _with_chance(
+    probe: Probe, sampler: Sampler, prompts: Sequence[SmokePrompt], budgets: tuple[Budget, Budget]
+) -> tuple[NextTokenTest, ...]:
+    """Compare distributions where most drafts are rejected: elsewhere a wrong rule has little to get wrong."""
+    budget, longest = budgets
+    samples: list[Samples] = []
+    for prompt in prompts[:_SAMPLED_PROMPTS]:
+        if samples and budget.over:
+            break
+        taken = sampler.take(
+            prompt.name,
+            prompt.text,
+            probe.expect.samples,
+            lambda count: longest.over or (budget.over and count >= LEAST),
+        )
+        if not samples or len(taken.control) >= min(LEAST, probe.expect.samples):
+            samples.append(taken)
+    return compare(samples, probe.expect.alpha)
+
+
+def _require_alike(tests: Sequence[NextTokenTest], alpha: float, details: dict[str, Any]) -> None:
+    different = [test for test in tests if test.adjusted <= alpha]
+    if different:
+        first = min(different, key=lambda test: test.adjusted)
+        reason = (
+            f"sampled answers with drafts are distributed otherwise than those of the target alone: prompt "
+            f"{first.prompt}, token {first.position}, p = {first.adjusted:.2g} (Holm, level {alpha:g}), "
+            f"total-variation distance {first.counts.distance:.2f}, {first.counts.sizes[0]} answers on each side"
+        )
+        raise Broken(reason, details)
+    missing = too_few(tests, alpha)
+    if missing:
+        size = tests[0].counts.sizes[0] if tests else 0
+        raise Undecided(f"{missing} ({size} answers on each side; raise smoke.samples or take another prompt)", details)
+
+
+def _sampled_details(probe: Probe, tests: Sequence[NextTokenTest]) -> dict[str, Any]:
+    return {
+        "samples_wanted": probe.expect.samples,
+        "alpha": probe.expect.alpha,
+        "temperature": TEMPERATURE,
+        "top_k": TOP_K,
+        "tests": [test.as_dict() for test in tests],
+    }
+
+
+def _verification(probe: Probe) -> dict[str, object]:
+    """Ask for rejection sampling on the draft's probabilities where there is a draft model: the harder rule."""
+    if probe.expect.draft_model is None or not probe.has_input("use_draft_logits"):
+        return {}
+    return {"use_draft_logits": True}
+
+
+def _concluded(comparisons: Comparisons, which: str, lengths: Sequence[int]) -> str:
+    if comparisons.lossy:
+        raise Broken(comparisons.failure(), comparisons.details())
+    line = f"{comparisons.success(which)}, drafts of {', '.join(map(str, lengths))}"
+    return Outcome(line, comparisons.details())
+
+
+def _required(prompt: SmokePrompt, answer: Chunk) -> Chunk:
+    require_ids(f"prompt {prompt.name}", answer)
+    return answer
+
+
+def _lengths(expect: Expectations) -> list[int]:
+    most = expect.max_draft_tokens or _LONG_DRAFT
+    return sorted({1, expect.num_draft_tokens, min(_LONG_DRAFT, most)})
+
+
+def _batch_lengths(expect: Expectations) -> list[int]:
+    """Return the usual length and another, so that rounds of several lengths meet in one batch."""
+    longest = max(_lengths(expect))
+    return sorted({expect.num_draft_tokens, longest if longest != expect.num_draft_tokens else 1})
+
+
+def _prompts(expect: Expectations) -> tuple[SmokePrompt, ...]:
+    """Return the usual prompts and those others that fit: no tokenizer makes more tokens than there are bytes."""
+    room = expect.max_seq_len - expect.max_tokens
+    return (*expect.prompts, *(prompt for prompt in expect.more_prompts if len(prompt.text.encode()) < room))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from specdeploy.errors import ConfigError
+from specdeploy.smoke.capabilities import GRPC, TRITON
 from specdeploy.smoke.compare import require_same
-from specdeploy.smoke.probe import Broken
+from specdeploy.smoke.probe import Broken, NotApplicable
 from specdeploy.triton.client import RequestFailed
 from specdeploy.triton.protocol import make_tensor
 
@@ -16,20 +17,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from specdeploy.smoke.probe import Probe
-    from specdeploy.triton.protocol import Tensor
+    from specdeploy.triton.protocol import GenerateRequest, Tensor
 
 #: Failures that say what is wrong with the request; the others (timeout, connection, ...) say that the server is.
-_CLEAR = ("invalid_argument", "model_error")
+CLEAR: Final = ("invalid_argument", "model_error")
 _REFERENCE_TOKENS = 4
 
 
 def wrong_type(probe: Probe) -> str:
     """``max_tokens`` as text or as a float is refused."""
     prompt = probe.expect.prompts[0].text
-    tensors = (make_tensor("text_input", "BYTES", prompt), make_tensor("max_tokens", "FP32", 3.0))
     with _goes_on(probe):
-        _refused_as_body(probe, "text over HTTP", {"text_input": prompt, "max_tokens": "three"})
-        return _refused_as_tensors(probe, "a float over gRPC", tensors)
+        said = _refused_as_body(probe, "text over HTTP", {"text_input": prompt, "max_tokens": "three"})
+        if probe.can(GRPC):
+            tensors = (make_tensor("text_input", "BYTES", prompt), make_tensor("max_tokens", "FP32", 3.0))
+            said = _refused_as_tensors(probe, "a float over gRPC", tensors)
+    return said
+
+
+def wrong_shape(probe: Probe) -> str:
+    """Two prompts in one request, ``max_tokens`` of two values, and tensors without the batch dimension are refused."""
+    probe.require(TRITON)
+    prompt = probe.expect.prompts[0].text
+    text, length = make_tensor("text_input", "BYTES", prompt), make_tensor("max_tokens", "INT32", 4)
+    two_lengths = make_tensor("max_tokens", "INT32", [4, 5])
+    with _goes_on(probe):
+        said = _refused_as_body(probe, "two prompts over HTTP", {"text_input": [prompt, prompt], "max_tokens": 4})
+        _refused_as_body(probe, "max_tokens [4, 5] over HTTP", {"text_input": prompt, "max_tokens": [4, 5]})
+        if probe.can(GRPC):
+            _refused_as_tensors(probe, "max_tokens of shape [1, 2] over gRPC", (text, two_lengths))
+            said = _refused_as_tensors(probe, "tensors of shape [1] over gRPC", (_flat(text), _flat(length)))
+    return said
 
 
 def missing_input(probe: Probe) -> str:
@@ -42,27 +60,32 @@ def missing_input(probe: Probe) -> str:
     length, other = make_tensor("max_tokens", "INT32", 4), make_tensor("stream", "BOOL", value=False)
     with _goes_on(probe):
         said = _refused_as_body(probe, "over HTTP", {"max_tokens": 4})
-        _refused_as_tensors(probe, "over gRPC", (length,))
-        with contextlib.suppress(RequestFailed):
-            chunks = list(probe.client.send_tensors((length, other), model=door, timeout_s=probe.timeout_s))
-            if chunks:
-                raise Broken(f"a request with stream instead of text_input was answered: {chunks!r:.200}")
+        if probe.can(GRPC):
+            _refused_as_tensors(probe, "over gRPC", (length,))
+            with contextlib.suppress(RequestFailed):
+                chunks = list(probe.client.send_tensors((length, other), model=door, timeout_s=probe.timeout_s))
+                if chunks:
+                    raise Broken(f"a request with stream instead of text_input was answered: {chunks!r:.200}")
     return said
 
 
 def zero_tokens(probe: Probe) -> str:
-    """``max_tokens`` 0 is refused."""
-    door, request = probe.expect.front_door, probe.request(max_tokens=0)
+    """``max_tokens`` 0 is refused; a server that does not speak Triton's protocol may take it for no tokens at all."""
+    request = probe.request(max_tokens=0)
     with _goes_on(probe):
-        _refused(probe, "over HTTP", lambda t: probe.client.generate_http(request, model=door, timeout_s=t))
-        return _refused(probe, "over gRPC", lambda t: probe.client.generate_grpc(request, model=door, timeout_s=t))
+        if not probe.can(TRITON):
+            return _refused_or_empty(probe, request)
+        said = _refused("over HTTP", lambda: probe.whole_http(request))
+        if probe.can(GRPC):
+            said = _refused("over gRPC", lambda: probe.whole(request))
+    return said
 
 
 def long_prompt(probe: Probe) -> str:
     """A prompt longer than the engines were built for is refused."""
-    door, request = probe.expect.front_door, probe.request("one " * (probe.expect.max_seq_len + 1))
+    request = probe.request("one " * (probe.expect.max_seq_len + 1))
     with _goes_on(probe):
-        return _refused(probe, "over gRPC", lambda t: probe.client.generate_grpc(request, model=door, timeout_s=t))
+        return _refused("a prompt that is too long", lambda: probe.whole(request))
 
 
 def unknown_input(probe: Probe) -> str:
@@ -80,33 +103,70 @@ def unknown_input(probe: Probe) -> str:
 def unknown_model(probe: Probe) -> str:
     """A model that does not exist is refused, over HTTP and gRPC."""
     name = f"{probe.expect.front_door}_that_does_not_exist"
-    tensors = (make_tensor("text_input", "BYTES", "one"), make_tensor("max_tokens", "INT32", 1))
     with _goes_on(probe):
-        _refused_as_body(probe, "over HTTP", {"text_input": "one", "max_tokens": 1}, model=name)
-        return _refused_as_tensors(probe, "over gRPC", tensors, model=name)
+        if not probe.can(TRITON):
+            return _refused_or_any_name(probe, name)
+        said = _refused_as_body(probe, "over HTTP", {"text_input": "one", "max_tokens": 1}, model=name)
+        if probe.can(GRPC):
+            tensors = (make_tensor("text_input", "BYTES", "one"), make_tensor("max_tokens", "INT32", 1))
+            said = _refused_as_tensors(probe, "over gRPC", tensors, model=name)
+    return said
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """Take the batch dimension away."""
+    return dataclasses.replace(tensor, data=tensor.data.reshape(-1))
+
+
+def _refused_or_empty(probe: Probe, request: GenerateRequest) -> str:
+    try:
+        answer = probe.whole(request)
+    except RequestFailed as error:
+        return _clear("max_tokens 0", error)
+    if answer.text:
+        raise NotApplicable(f"the server takes max_tokens 0 for no limit of its own: it answered {answer.text!r:.80}")
+    return "answered with no text"
+
+
+def _refused_or_any_name(probe: Probe, name: str) -> str:
+    try:
+        body = {"text_input": "one", "max_tokens": 1}
+        probe.client.post_generate(body, model=name, timeout_s=probe.timeout_s)
+    except RequestFailed as error:
+        return _clear("an unknown model", error)
+    raise NotApplicable("the server has one model and answers to any name")
 
 
 def _refused_as_body(probe: Probe, what: str, body: Mapping[str, object], *, model: str | None = None) -> str:
     door = model or probe.expect.front_door
-    return _refused(probe, what, lambda t: probe.client.post_generate(body, model=door, timeout_s=t))
+    return _refused(what, lambda: probe.client.post_generate(body, model=door, timeout_s=probe.timeout_s))
 
 
 def _refused_as_tensors(probe: Probe, what: str, tensors: Sequence[Tensor], *, model: str | None = None) -> str:
     door = model or probe.expect.front_door
-    return _refused(probe, what, lambda t: list(probe.client.send_tensors(tensors, model=door, timeout_s=t)))
+    return _refused(what, lambda: list(probe.client.send_tensors(tensors, model=door, timeout_s=probe.timeout_s)))
 
 
-def _refused(probe: Probe, what: str, send: Callable[[float], object]) -> str:
+def _refused(what: str, send: Callable[[], object]) -> str:
     """Fail unless the request ends with an error that says something; return what it says."""
     try:
-        answer = send(probe.timeout_s)
+        answer = send()
     except RequestFailed as error:
-        if error.label not in _CLEAR:
-            raise Broken(f"{what}: no clear refusal but {error.message}", {"label": error.label}) from error
-        if not error.said.strip():
-            raise Broken(f"{what}: refused without a word") from error
-        return error.said
+        return _clear(what, error)
     raise Broken(f"{what}: the request was answered: {answer!r:.200}")
+
+
+def _clear(what: str, error: RequestFailed) -> str:
+    """Return what a refusal says, after making sure that it is about the request.
+
+    Raises:
+        Broken: It is about the server, or says nothing.
+    """
+    if error.label not in CLEAR:
+        raise Broken(f"{what}: no clear refusal but {error.message}", {"label": error.label}) from error
+    if not error.said.strip():
+        raise Broken(f"{what}: refused without a word") from error
+    return error.said
 
 
 @contextlib.contextmanager

@@ -2,44 +2,91 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
+from specdeploy.smoke.capabilities import CONTROL, COUNTS, ENGINES, TRITON
 from specdeploy.smoke.probe import Broken, NotApplicable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from specdeploy.smoke.probe import Probe
     from specdeploy.triton.protocol import Chunk
 
+_LONGER = 4
+_SELF_ACCEPTANCE = 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sum:
+    """The counts of several answers together."""
+
+    steps: int
+    drafted: int
+    accepted: int
+
 
 def speculation_on(probe: Probe) -> str:
-    """The draft model is asked, some of its tokens are accepted, and the counts fit together.
+    """The draft is asked, some of its tokens are accepted and some are not, and the counts fit together.
 
-    An acceptance of nothing at all over every prompt is a fault, too: broken logits look like that (TensorRT-LLM PR
-    5146), and so does a draft that was fed something else than the target.
+    Both extremes are faults. Nothing accepted over every prompt: broken logits look like that (TensorRT-LLM PR 5146),
+    and so does a draft that was fed something else than the target. Everything accepted, over longer answers too: the
+    draft is the target, or the rule accepts whatever it is given. The second is as it should be for a deployment that
+    drafts with its target (``self_draft``).
     """
+    probe.require(COUNTS)
     before = _draft_requests(probe)
     answers = [probe.greedy(prompt.text) for prompt in probe.expect.prompts]
     asked = _draft_requests(probe) - before
     for prompt, answer in zip(probe.expect.prompts, answers, strict=True):
-        _require_on(f"prompt {prompt.name}", answer)
+        _require_on(probe, f"prompt {prompt.name}", answer)
         # Only with a draft model is every round known: a text may have nothing to look up, and an engine keeps its
         # rounds to itself.
         if probe.expect.draft_model is not None:
-            _require_sound(f"prompt {prompt.name}", answer, probe.expect.num_draft_tokens)
-    drafted = sum(answer.total_draft_tokens or 0 for answer in answers)
-    accepted = sum(answer.total_accepted_draft_tokens or 0 for answer in answers)
+            _require_sound(probe, f"prompt {prompt.name}", answer)
+    total = _sum(answers)
     if probe.expect.draft_model is None:
-        return _without_draft_model(probe, drafted, accepted)
-    steps = sum(answer.num_spec_steps or 0 for answer in answers)
-    if not asked:
-        raise Broken(f"Triton counts no request to {probe.expect.draft_model}, but the answers claim {steps} rounds")
-    if not accepted:
-        raise Broken(f"none of {drafted} drafted tokens was accepted: is the draft fed what the target sees?")
-    return f"{accepted} of {drafted} drafted tokens accepted, length {1 + accepted / steps:.2f}, {asked} draft requests"
+        return _without_draft_model(probe, total)
+    if not asked and _counts_draft_requests(probe):
+        raise Broken(
+            f"Triton counts no request to {probe.expect.draft_model}, but the answers claim {total.steps} rounds"
+        )
+    if not total.accepted:
+        raise Broken(f"none of {total.drafted} drafted tokens was accepted: is the draft fed what the target sees?")
+    _require_a_rejection(probe, total)
+    length = 1 + total.accepted / total.steps
+    return f"{total.accepted} of {total.drafted} drafted tokens accepted, length {length:.2f}, {asked} draft requests"
+
+
+def self_draft(probe: Probe) -> str:
+    """Where the draft is the target itself, at least 90 % of the drafted tokens are accepted.
+
+    Both then choose the same token wherever the choice is clear. What is left are numerics: the draft computes one
+    position at a time and the target several at once, and rounding may turn a near-tie. One turned token in a hundred,
+    which is much, costs the rest of its round: 4 % of what is drafted with 8 drafts a round. A draft with other weights
+    or another prompt is far below 90 %.
+    """
+    probe.require(COUNTS)
+    if not probe.expect.self_draft:
+        raise NotApplicable("the draft is not the target itself (smoke.self_draft is false)")
+    total = _sum([probe.greedy(prompt.text) for prompt in probe.expect.prompts])
+    if not total.drafted:
+        raise Broken("nothing was drafted")
+    share = total.accepted / total.drafted
+    seen = f"{total.accepted} of {total.drafted} drafted tokens accepted ({share:.1%})"
+    if share < _SELF_ACCEPTANCE:
+        raise Broken(
+            f"{seen}; of a draft that is the target at least {_SELF_ACCEPTANCE:.0%} should be: is it the same "
+            "checkpoint in the same precision, and does it see the same prompt?",
+            dataclasses.asdict(total),
+        )
+    return seen
 
 
 def control(probe: Probe) -> str:
     """``num_draft_tokens`` 0 decodes with the target alone, says ``requested``, and leaves the draft model in peace."""
+    probe.require(CONTROL, COUNTS)
     before = _draft_requests(probe)
     answer = probe.greedy(drafts=0)
     asked = _draft_requests(probe) - before
@@ -55,33 +102,103 @@ def control(probe: Probe) -> str:
     return f"{len(answer.ids)} tokens from the target alone"
 
 
+def _sum(answers: Sequence[Chunk]) -> _Sum:
+    return _Sum(
+        steps=sum(answer.num_spec_steps or 0 for answer in answers),
+        drafted=sum(answer.total_draft_tokens or 0 for answer in answers),
+        accepted=sum(answer.total_accepted_draft_tokens or 0 for answer in answers),
+    )
+
+
+def _counts_draft_requests(probe: Probe) -> bool:
+    return probe.expect.draft_model is not None and probe.can(TRITON) and probe.can(ENGINES)
+
+
 def _draft_requests(probe: Probe) -> int:
-    """Return how many requests the draft model has answered; 0 where there is none."""
-    return 0 if probe.expect.draft_model is None else probe.settled_count(probe.expect.draft_model)
+    """Return how many requests the draft model has answered; 0 where there is none that Triton counts."""
+    model = probe.expect.draft_model
+    return probe.settled_count(model) if model is not None and _counts_draft_requests(probe) else 0
 
 
-def _without_draft_model(probe: Probe, drafted: int, accepted: int) -> str:
+def _without_draft_model(probe: Probe, total: _Sum) -> str:
+    seen = f"{total.accepted} of {total.drafted}"
     if not probe.expect.fixed_by:
-        return f"{accepted} of {drafted} tokens that were looked up in the text accepted"
-    if not drafted:
+        return f"{seen} tokens that were looked up in the text accepted"
+    if not total.drafted:
         raise NotApplicable(f"{probe.expect.fixed_by} does not say what it drafted: see whether it is faster")
-    if not accepted:
-        raise Broken(f"none of the {drafted} tokens that {probe.expect.fixed_by} drafted was accepted")
-    return f"{accepted} of {drafted} tokens that {probe.expect.fixed_by} drafted accepted"
+    if not total.accepted:
+        raise Broken(f"none of the {total.drafted} tokens that {probe.expect.fixed_by} drafted was accepted")
+    _require_a_rejection(probe, total)
+    return f"{seen} tokens that {probe.expect.fixed_by} drafted accepted"
 
 
-def _require_on(what: str, answer: Chunk) -> None:
+def _require_a_rejection(probe: Probe, total: _Sum) -> None:
+    """Fail when every draft of every answer is accepted, and of longer answers, too."""
+    if total.accepted < total.drafted or probe.expect.self_draft:
+        return
+    length = max(probe.expect.max_tokens, min(_LONGER * probe.expect.max_tokens, probe.expect.max_seq_len // 2))
+    longer = _sum([probe.greedy(prompt.text, max_tokens=length) for prompt in probe.expect.prompts])
+    if longer.accepted < longer.drafted:
+        return
+    raise Broken(
+        f"every one of {total.drafted + longer.drafted} drafted tokens was accepted, on every step of every prompt: "
+        "the draft is the target itself (then set smoke.self_draft), or the rule accepts whatever it is given",
+        dataclasses.asdict(longer),
+    )
+
+
+def _require_on(probe: Probe, what: str, answer: Chunk) -> None:
     if answer.bypass_reason:
-        raise Broken(f"{what}: speculation is off: {answer.bypass_reason}", {"bypass_reason": answer.bypass_reason})
+        raise Broken(
+            f"{what}: speculation is off: {answer.bypass_reason}{_explained(probe, answer.bypass_reason)}",
+            {"bypass_reason": answer.bypass_reason},
+        )
 
 
-def _require_sound(what: str, answer: Chunk, num_draft_tokens: int) -> None:
+def _explained(probe: Probe, reason: str) -> str:
+    """Say what a bypass reason means for a request that asked for nothing special."""
+    if _draft_is_down(probe):
+        return f" ({probe.expect.draft_model} is not ready)"
+    meanings = {
+        "requested": " (no request asked for that: the deployment's own num_draft_tokens is 0, in the parameters of "
+        "its decoder's config.pbtxt)",
+        "no_draft_model": " (the decoder's config.pbtxt names no draft model: the parameter "
+        "tensorrt_llm_draft_model_name is missing, empty or a placeholder)",
+        "draft_failed": f" ({probe.expect.draft_model} is ready but fails: see the server's log)",
+    }
+    return meanings.get(reason, "")
+
+
+def _why_silently_off(probe: Probe) -> str:
+    """Say why nothing was drafted though the answer gives no reason."""
+    if _draft_is_down(probe):
+        return f"{probe.expect.draft_model} is not ready"
+    drafts = probe.expect.num_draft_tokens
+    if not probe.can(CONTROL) or probe.expect.fixed_by:
+        return "the answer does not say why"
+    if probe.greedy(drafts=drafts).total_draft_tokens:
+        return f"a request for {drafts} drafts gets them, so the deployment's own num_draft_tokens is 0"
+    return f"a request for {drafts} drafts gets none either: does the decoder name {probe.expect.draft_model}?"
+
+
+def _draft_is_down(probe: Probe) -> bool:
+    model = probe.expect.draft_model
+    return (
+        model is not None
+        and _counts_draft_requests(probe)
+        and not probe.client.model_ready(model, timeout_s=probe.timeout_s)
+    )
+
+
+def _require_sound(probe: Probe, what: str, answer: Chunk) -> None:
     """Hold the counts to what they mean: S rounds, D drafted, A accepted, h[j] rounds that accepted exactly j."""
+    num_draft_tokens = probe.expect.num_draft_tokens
     steps, drafted, accepted = answer.num_spec_steps, answer.total_draft_tokens, answer.total_accepted_draft_tokens
     if steps is None or drafted is None or accepted is None:
         raise Broken(f"{what}: the answer does not say how many tokens were drafted and accepted")
     if not steps or not drafted:
-        raise Broken(f"{what}: speculation is silently off: {steps} rounds, {drafted} drafted tokens")
+        why = _why_silently_off(probe)
+        raise Broken(f"{what}: speculation is silently off: {steps} rounds, {drafted} drafted tokens; {why}")
     histogram = answer.histogram
     rules = {
         "no more accepted than drafted": accepted <= drafted,

@@ -5,14 +5,41 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
+import numpy as np
 import pytest
 
 from specdeploy.errors import ConfigError
-from specdeploy.smoke import CHECKS, CheckResult, SmokeReport, run_smoke
-from specdeploy.smoke.runner import select
-from specdeploy.triton.client import RequestFailed
+from specdeploy.smoke import CHECKS, Check, CheckResult, SmokeReport, isolation, run_smoke
+from specdeploy.smoke.cures import CURES
+from specdeploy.smoke.isolation import apart
+from specdeploy.smoke.probe import Broken, Undecided
+from specdeploy.smoke.runner import CUT_SHORT, NOT_STARTED, Asked, SmokeRun, cut_short, select
+from specdeploy.triton.client import HINTS, RequestFailed
 from tests.unit.smoke.deployment import DRAFTS, EXPECT, FakeDeployment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from specdeploy.smoke.probe import Probe
+
+
+ASK_FOR_TEXT = ("http-equals-grpc", "stream-http", "stream-grpc", "second-door", "short-answers", "parallel-clients")
+
+
+class Clock:
+    """A clock that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
 
 
 def test_no_server_skips_everything() -> None:
@@ -37,15 +64,13 @@ def test_a_server_that_dies_ends_the_run() -> None:
 
     deployment.silent = die
 
-    report = run_smoke(deployment.client, EXPECT, sleep=lambda seconds: None)
+    report = run_smoke(
+        deployment.client,
+        EXPECT,
+        only=["server-ready", "metadata", "refuses-wrong-type", "refuses-zero-tokens", "refuses-unknown-model"],
+    )
 
-    statuses = {check.name: check.status for check in report.checks}
-    before, after = statuses.copy(), {}
-    for name in [name for name in CHECKS if list(CHECKS).index(name) > list(CHECKS).index("refuses-wrong-type")]:
-        after[name] = before.pop(name)
-    assert before.pop("refuses-wrong-type") == "fail"
-    assert set(before.values()) == {"pass"}
-    assert set(after.values()) == {"skip"}
+    assert [check.status for check in report.checks] == ["pass", "pass", "fail", "skip", "skip"]
     assert report.exit_code == 4
     assert "connection refused" in report.server_lost
 
@@ -64,7 +89,7 @@ def test_a_stuck_server_fails_within_the_time_limit() -> None:
         deployment.client,
         dataclasses.replace(EXPECT, request_timeout_s=0.02),
         sleep=lambda seconds: None,
-        skip=["refuses-unknown-input"],
+        only=["server-ready", "models-ready", "metadata", *ASK_FOR_TEXT],
     )
 
     statuses = {check.name: check.status for check in report.checks}
@@ -99,7 +124,7 @@ def test_a_crash_is_one_checks_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(_probe: object) -> str:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setitem(CHECKS, "models-ready", crash)  # type: ignore[arg-type]
+    monkeypatch.setitem(CHECKS, "models-ready", Check(crash))  # type: ignore[arg-type]
 
     report = run_smoke(FakeDeployment().client, EXPECT, only=["server-ready", "models-ready", "metadata"])
 
@@ -116,6 +141,8 @@ def test_a_failed_request_is_told_with_its_label() -> None:
     (result,) = run_smoke(deployment.client, EXPECT, only=["http-equals-grpc"]).checks
 
     assert result.details == {"label": "protocol"}
+    assert result.hint == HINTS["protocol"]
+    assert result.hint not in result.reason
 
 
 def test_outcomes_are_told_as_they_come() -> None:
@@ -180,8 +207,8 @@ def test_the_document_is_plain_data() -> None:
 
     document = json.loads(json.dumps(report.as_dict()))
 
-    assert (document["schema_version"], document["kind"], document["passed"]) == ("1.0", "smoke", False)
-    assert document["counts"] == {"pass": 1, "fail": 1, "skip": 0}
+    assert (document["schema_version"], document["kind"], document["passed"]) == ("1.1", "smoke", False)
+    assert document["counts"] == {"pass": 1, "fail": 1, "undecided": 0, "skip": 0}
     assert document["checks"][1]["details"] == {"not_ready": ["tensorrt_llm"]}
 
 
@@ -190,10 +217,11 @@ def test_where_the_number_of_drafts_is_fixed_nothing_is_compared_with_a_control(
     deployment = FakeDeployment()
     expected = dataclasses.replace(EXPECT, draft_model=None, fixed_by="medusa")
 
-    report = run_smoke(deployment.client, expected, sleep=lambda seconds: None)
+    compared = {"control", "lossless-greedy", "lossless-batch", "lossless-sampled"}
+    report = run_smoke(deployment.client, expected, only=[*compared, *ASK_FOR_TEXT], sleep=lambda seconds: None)
 
     skipped = {check.name: check.reason for check in report.checks if check.status == "skip"}
-    assert skipped.keys() == {"control", "lossless-greedy"}
+    assert skipped.keys() == compared
     assert all("medusa drafts always as it was built to" in reason for reason in skipped.values())
     assert report.count("fail") == 0
     assert report.exit_code == 0
@@ -212,3 +240,184 @@ def test_no_more_is_asked_for_than_the_engine_was_built_for() -> None:
 
     assert report.checks[0].status == "pass"
     assert report.checks[0].reason.endswith("drafts of 1, 3")
+
+
+def taking(clock: Clock, seconds: float) -> Asked:
+    """Return a question that takes that long."""
+
+    def run(probe: Probe) -> str:
+        clock.now += seconds
+        return f"{probe.timeout_s:g} s were left for a call"
+
+    return Asked(run=run)
+
+
+def test_a_run_with_a_budget_ends_within_it() -> None:
+    """No call may take longer than what is left of the run; a check whose turn comes too late is undecided."""
+    clock = Clock()
+    asked = {name: taking(clock, 1.5) for name in ("server-ready", "models-ready")}
+    asked["metadata"] = taking(clock, 1.0)
+    expect = dataclasses.replace(EXPECT, request_timeout_s=60.0, check_timeout_s=60.0)
+
+    run = SmokeRun(FakeDeployment().client, expect, asked=asked, budget_s=4.0, monotonic=clock)
+    report = run.of(["server-ready", "models-ready", "metadata", "seeds"])
+
+    assert [(check.status, check.reason) for check in report.checks] == [
+        ("pass", "2.5 s were left for a call"),
+        ("pass", "1 s were left for a call"),
+        ("undecided", "the check took longer than 1 s"),
+        ("undecided", "the run's 4 s were over before its turn came"),
+    ]
+    assert report.exit_code == 3
+
+
+def test_a_failure_within_the_budget_is_a_failure() -> None:
+    """Only what runs out of the run's time is undecided."""
+
+    def fail(_probe: Probe) -> str:
+        raise Broken("wrong")
+
+    run = SmokeRun(FakeDeployment().client, EXPECT, asked={"metadata": Asked(run=fail)}, budget_s=4.0)
+    report = run.of(["server-ready", "metadata"])
+
+    assert [check.status for check in report.checks] == ["pass", "fail"]
+    assert report.exit_code == 1
+
+
+def test_a_question_may_have_a_limit_of_its_own() -> None:
+    """Many recorded answers take longer than a check may."""
+    clock = Clock()
+    patient = dataclasses.replace(taking(clock, 15.0), limit_s=20.0)
+
+    run = SmokeRun(
+        FakeDeployment().client, EXPECT, asked={"metadata": patient, "seeds": taking(clock, 15.0)}, monotonic=clock
+    )
+    report = run.of(["metadata", "seeds"])
+
+    assert [check.status for check in report.checks] == ["pass", "fail"]
+
+
+def test_what_did_not_pass_says_what_to_do_next() -> None:
+    """A failure and an undecided check carry the cure; a pass and a skip need none."""
+
+    def undecided(_probe: Probe) -> str:
+        raise Undecided("too few samples", {"samples": 3})
+
+    deployment = FakeDeployment()
+    deployment.not_ready = {"tensorrt_llm"}
+    run = SmokeRun(deployment.client, EXPECT, asked={"seeds": Asked(run=undecided)})
+    report = run.of(["server-ready", "models-ready", "seeds"])
+
+    assert [check.hint for check in report.checks] == ["", CURES["models-ready"], CURES["seeds"]]
+    assert report.checks[2].details == {"samples": 3}
+    assert report.exit_code == 1
+
+
+def test_every_check_has_its_cure() -> None:
+    """Nobody is left alone with a failure."""
+    assert set(CHECKS) == set(CURES)
+
+
+def test_a_check_that_never_ends_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client is closed, which ends what it waits for, and the checks after it run."""
+    monkeypatch.setattr(isolation, "GRACE_S", 0.05)
+    deployment, released = FakeDeployment(), threading.Event()
+
+    def stuck(probe: Probe) -> str:
+        monkeypatch.setattr(probe.client, "close", released.set)
+        assert released.wait(60)
+        return "released"
+
+    expect = dataclasses.replace(EXPECT, check_timeout_s=0.05)
+    run = SmokeRun(deployment.client, expect, asked={"models-ready": Asked(run=stuck)}, call=apart)
+    report = run.of(["server-ready", "models-ready"])
+    again = SmokeRun(deployment.client, EXPECT, call=apart).of(["metadata"])
+
+    assert [check.status for check in (*report.checks, *again.checks)] == ["pass", "fail", "pass"]
+    assert "does not end" in report.checks[1].reason
+    assert released.wait(60)
+
+
+def test_a_server_that_hangs_below_every_deadline_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even a look at the server that never returns ends the run with 4, and does not hold it up."""
+    monkeypatch.setattr(isolation, "GRACE_S", 0.05)
+    hang = threading.Event()
+
+    class Hanging:
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def server(self, *, timeout_s: float) -> None:
+            assert hang.wait(60)
+
+    try:
+        run = SmokeRun(Hanging, EXPECT, budget_s=0.05, call=apart)  # type: ignore[arg-type]
+        report = run.of(["server-ready"])
+    finally:
+        hang.set()
+
+    assert [check.status for check in report.checks] == ["skip"]
+    assert report.exit_code == 4
+
+
+def test_a_call_apart_hands_over_what_comes_of_it() -> None:
+    """Values and exceptions are those of the work, which has a thread of its own."""
+
+    def fail() -> None:
+        raise KeyError("gone")
+
+    assert apart(threading.get_ident, 60.0) != threading.get_ident()
+    with pytest.raises(KeyError, match="gone"):
+        apart(fail, 60.0)
+
+
+def test_a_run_that_a_signal_ended_is_marked() -> None:
+    """What ended is kept, what was running is undecided, the rest skipped; it is no pass, whatever had passed."""
+    done = (CheckResult(name="server-ready", status="pass", duration_s=0.1),)
+
+    report = cut_short(["server-ready", "models-ready", "metadata"], done, exit_code=130)
+
+    assert [(check.status, check.reason) for check in report.checks] == [
+        ("pass", ""),
+        ("undecided", CUT_SHORT),
+        ("skip", NOT_STARTED),
+    ]
+    document = report.as_dict()
+    assert (document["interrupted"], document["passed"], document["exit_code"]) == (True, False, 130)
+
+
+def test_quick_runs_what_a_readiness_gate_needs() -> None:
+    """Checks are marked for it; what else is named is run as well, and what is left out is not."""
+    quick = [name for name, check in CHECKS.items() if check.quick]
+
+    assert list(select([], [], quick=True)) == quick
+    assert set(select(["seeds"], [], quick=True)) == {*quick, "seeds"}
+    assert set(select([], ["speculation-on"], quick=True)) == {*quick} - {"speculation-on"}
+
+
+def test_whatever_a_check_saw_can_be_written() -> None:
+    """Numbers of numpy, what is no number, halves of characters and odd keys do not lose the report."""
+    details = {"p": math.nan, "n": np.int64(3), "f": np.float64(0.5), "t": "\ud800", 7: (1, {"x"}), "o": Path("a")}
+    check = CheckResult(name="seeds", status="fail", duration_s=0.1, reason="\udc00", details=details)  # type: ignore[arg-type]
+
+    text = json.dumps(SmokeReport(checks=(check,)).as_dict(), allow_nan=False, ensure_ascii=False)
+    kept = json.loads(text.encode())["checks"][0]
+
+    assert kept["reason"] == "\\udc00"
+    assert kept["details"] == {"p": None, "n": 3, "f": 0.5, "t": "\\ud800", "7": [1, ["x"]], "o": "a"}
+
+
+def test_a_pass_may_bring_details() -> None:
+    """What a passed check measured is kept beside its line."""
+
+    class Line(str):
+        __slots__ = ()
+        details: Mapping[str, object] = {"compared": 12}
+
+    run = SmokeRun(FakeDeployment().client, EXPECT, asked={"seeds": Asked(run=lambda probe: Line("12 answers"))})
+    (check,) = run.of(["seeds"]).checks
+
+    assert (check.status, check.reason, check.details) == ("pass", "12 answers", {"compared": 12})
