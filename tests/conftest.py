@@ -15,14 +15,14 @@ import hypothesis
 import pytest
 
 from specdeploy.triton import runtime as triton_runtime_module
-from tests import slurm_cluster
+from tests import llamacpp_server, slurm_cluster
 
 ROOT = Path(__file__).parents[1]
 # No deadline for an example, since a busy machine is no failure, and always the same ones: CI judges the change.
 hypothesis.settings.register_profile("specdeploy", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("specdeploy")
 
-TIERS = ("cpu", "triton", "model", "chromium", "slurm", "modelopt")
+TIERS = ("cpu", "triton", "model", "chromium", "slurm", "modelopt", "reference", "openai")
 CHECKPOINT = ROOT / "checkpoints" / "smollm2-135m-instruct"
 
 
@@ -44,6 +44,8 @@ def _missing(tier: str) -> str | None:
         "chromium": (shutil.which("chromium") is None, "no chromium on PATH"),
         "slurm": (slurm_cluster.missing() is not None, slurm_cluster.missing() or ""),
         "modelopt": (not modelopt_python().is_file(), "nvidia-modelopt is not installed; `.ci/install-modelopt`"),
+        "reference": (not modelopt_python().is_file(), "transformers is not installed; `.ci/install-modelopt`"),
+        "openai": (llamacpp_server.missing() is not None, llamacpp_server.missing() or ""),
     }
     absent, reason = lacks[tier]
     return reason if absent else None

@@ -24,6 +24,7 @@ repo:
   path: models
 smoke:
   max_tokens: 24
+  samples: 0
 load:
   pairs: 2
   requests: 5

@@ -10,6 +10,7 @@ import click
 
 from specdeploy.bench.records import SPECULATION
 from specdeploy.engine.events import CacheHit, Published, StepKept, StepOutput, StepStarted, Waiting
+from specdeploy.report.text import one_line
 
 if TYPE_CHECKING:
     from specdeploy.bench.driver import Progress as LoadProgress
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from specdeploy.engine.events import BuildEvent
     from specdeploy.smoke.report import CheckResult
 
-_COLOURS: Final = {"pass": "green", "fail": "red", "skip": "yellow"}
+_COLOURS: Final = {"pass": "green", "fail": "red", "undecided": "magenta", "skip": "yellow"}
+_STATUS_WIDTH: Final = max(map(len, _COLOURS))
 # On a terminal one line is rewritten; in a log (CI) a line now and then says that something still happens.
 _LOG_EVERY_S: Final = 5.0
 
@@ -90,5 +92,5 @@ class LoadLines:
 
 def check_line(result: CheckResult) -> None:
     """Print one line of the smoke test."""
-    status = click.style(result.status.upper().ljust(4), fg=_COLOURS[result.status])
-    click.echo(f"    {status} {result.name} ({result.duration_s:.2f} s) {result.reason}", err=True)
+    status = click.style(result.status.upper().ljust(_STATUS_WIDTH), fg=_COLOURS[result.status])
+    click.echo(f"    {status} {result.name} ({result.duration_s:.2f} s) {one_line(result.reason)}", err=True)

@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.driver import run_load
 from specdeploy.bench.load_report import RunContext, build_load_report
-from specdeploy.bench.prompts import BUNDLED, load_bundled, parse_prompts
 from specdeploy.bench.records import records_to_jsonl
 from specdeploy.bench.schedule import LoadSettings, kv_reuse_findings, plan_load, prompt_findings
-from specdeploy.engine.tensorrt_llm.methods import max_draft_len
 from specdeploy.errors import CannotDecide, ConfigError
 from specdeploy.gate.rules import parse_rules
 from specdeploy.gate.verdict import evaluate
+from specdeploy.pipeline.smoking import smoke
+from specdeploy.pipeline.subject import connect, deployment, fixed_by, prompts_of, read_document
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.report.html import render
-from specdeploy.smoke.expectations import Expectations
-from specdeploy.smoke.runner import run_smoke
 from specdeploy.system.clock import SystemClock
 from specdeploy.system.files import write_atomic, write_json_atomic
 from specdeploy.system.host import probe_host
-from specdeploy.triton.client.triton import TritonClient
 from specdeploy.triton.protocol import GenerateRequest
-from specdeploy.triton.repository import names
-from specdeploy.triton.repository.models import engine_drafts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from specdeploy.bench.driver import Progress
-    from specdeploy.bench.prompts import PromptSet
     from specdeploy.bench.schedule import LoadPlan
     from specdeploy.config.load import LoadedConfig
-    from specdeploy.config.schema import DeployConfig
     from specdeploy.pipeline.serving import Addresses
-    from specdeploy.smoke.report import CheckResult, SmokeReport
 
+__all__ = ["deployment", "gate", "load", "preflight", "report", "smoke"]
 
 # Rules whose evaluation reads every part of a load document that the gate trusts.
 _READABLE: Final = ("error_rate <= 0", "speedup >= 1", "overall_spec_decode_acceptance_length >= 1")
@@ -56,38 +47,6 @@ def preflight(loaded: LoadedConfig) -> None:
         raise ConfigError("the gate has no rules", hint="list at least one under gate.rules")
 
 
-def smoke(
-    loaded: LoadedConfig,
-    endpoints: Addresses,
-    *,
-    only: Iterable[str] = (),
-    skip: Iterable[str] = (),
-    on_check: Callable[[CheckResult], None] | None = None,
-) -> SmokeReport:
-    """Run the smoke test against a deployment and keep ``smoke.json``."""
-    config = loaded.config
-    expectations = Expectations(
-        models=names.model_names(config),
-        num_draft_tokens=config.speculation.num_draft_tokens,
-        max_draft_tokens=_most_drafts(config),
-        draft_model=names.engine_models(config).get("draft"),
-        fixed_by=_fixed_by(config),
-        max_seq_len=config.build.max_seq_len,
-        target_precision=config.target.precision,
-        max_tokens=config.smoke.max_tokens,
-        request_timeout_s=config.smoke.request_timeout_s,
-    )
-    report = run_smoke(
-        lambda: _client(endpoints, config.smoke.request_timeout_s),
-        expectations,
-        only=only,
-        skip=skip,
-        on_check=on_check,
-    )
-    write_json_atomic(workspace(loaded).smoke_json, _provenance(loaded) | report.as_dict())
-    return report
-
-
 def load(
     loaded: LoadedConfig, endpoints: Addresses, *, on_progress: Callable[[Progress], None] | None = None
 ) -> dict[str, Any]:
@@ -99,13 +58,13 @@ def load(
         ServerFault: the server is not there.
     """
     config, clock = loaded.config, SystemClock()
-    if method := _fixed_by(config):
+    if method := fixed_by(config):
         raise ConfigError(
             f"{method} drafts always as it was built to, so this deployment has no control to compare with",
             hint="measure a deployment without speculation beside it; draft_target and ngram have their own control",
         )
     plan = _plan(loaded)
-    with _client(endpoints, config.load.request_timeout_s) as client:
+    with connect(endpoints, config.load.request_timeout_s) as client:
         # Asks for the front door's inputs now, so that no measured request waits for them.
         client.encode(GenerateRequest(prompt="warm", max_tokens=1))
         run = run_load(plan, client.session, clock, on_progress)
@@ -116,16 +75,6 @@ def load(
     write_atomic(place.records_jsonl, records_to_jsonl(run.records))
     write_json_atomic(place.load_json, document)
     return document
-
-
-def _fixed_by(config: DeployConfig) -> str:
-    """Return the method where no request can say how much is drafted; empty where one can."""
-    return config.speculation.method if config.profile == "llmapi" or engine_drafts(config) else ""
-
-
-def _most_drafts(config: DeployConfig) -> int | None:
-    """Return how many drafts a request may ask for; CPU engines are not built for a number."""
-    return None if config.profile == "cpu" else max_draft_len(config.speculation)
 
 
 def gate(loaded: LoadedConfig, rules: Iterable[str] = ()) -> dict[str, Any]:
@@ -152,9 +101,9 @@ def report(loaded: LoadedConfig) -> Path:
     """
     place = workspace(loaded)
     documents = {
-        "load": _optional(place.load_json),
-        "smoke": _optional(place.smoke_json),
-        "gate": _optional(place.gate_json),
+        "load": read_document(place.load_json),
+        "smoke": read_document(place.smoke_json),
+        "gate": read_document(place.gate_json),
     }
     if not any(documents.values()):
         raise CannotDecide(
@@ -194,66 +143,11 @@ def _plan(loaded: LoadedConfig) -> LoadPlan:
         seed=wanted.seed,
         request_timeout_s=wanted.request_timeout_s,
     )
-    return plan_load(settings, _prompts(loaded))
-
-
-def _client(endpoints: Addresses, timeout_s: float) -> TritonClient:
-    return TritonClient(endpoints.http_url, endpoints.grpc_url, metrics_url=endpoints.metrics_url, timeout_s=timeout_s)
-
-
-def _prompts(loaded: LoadedConfig) -> PromptSet:
-    name = loaded.config.load.prompts
-    if name in BUNDLED:
-        return load_bundled(name)
-    path = loaded.resolve(name)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(
-            f"load.prompts is {name!r}: neither a bundled prompt set nor a file ({path})",
-            hint=f"bundled are {', '.join(BUNDLED)}",
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"load.prompts: {path} cannot be read: {error}") from error
-    return parse_prompts(text, source=str(path), name=path.name)
-
-
-def _provenance(loaded: LoadedConfig) -> dict[str, Any]:
-    return {"created": SystemClock().now_iso(), "deployment": deployment(loaded)}
-
-
-def deployment(loaded: LoadedConfig) -> dict[str, Any]:
-    """Say what is measured; the engine keys come from the repository that is served, not from what would be built."""
-    config = loaded.config
-    manifest = _optional(workspace(loaded).repository / names.MANIFEST) or {}
-    return {
-        "name": config.name,
-        "profile": config.profile,
-        "speculation": dataclasses.asdict(config.speculation),
-        "max_seq_len": config.build.max_seq_len,
-        "max_sequences": config.build.max_batch_size,
-        "engines": manifest.get("engines", {}),
-    }
+    return plan_load(settings, prompts_of(loaded, wanted.prompts, "load.prompts"))
 
 
 def _required(path: Path, command: str) -> dict[str, Any]:
-    document = _optional(path)
+    document = read_document(path)
     if document is None:
         raise CannotDecide(f"there is no {path}: nothing has been measured", hint=f"run `{command}` first")
-    return document
-
-
-def _optional(path: Path) -> dict[str, Any] | None:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error.strerror}", hint="report.path must be a folder that we may write to"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not JSON: {error}", hint="measure again") from error
-    if not isinstance(document, dict):
-        raise ConfigError(f"{path} holds {type(document).__name__} where an object belongs", hint="measure again")
     return document

@@ -107,6 +107,46 @@ def columns(name: str, title: str, labels: tuple[str, str], values: Sequence[tup
     return chart(name, title, described, y_axis(area, labels[1]), x_axis(area, labels[0], marks), *drawn)
 
 
+def counts(name: str, title: str, labels: tuple[str, str], values: Sequence[tuple[str, float, float]]) -> Markup:
+    """Draw two bars from zero for each value, control beside speculation.
+
+    Args:
+        name: Unique on the page.
+
+        title: What it shows.
+
+        labels: Of the x and the y axis.
+
+        values: Name below each pair, and the heights of control and speculation.
+    """
+    highest = max(max(pair) for _, *pair in values) or 1.0
+    area = frame((0.0, float(len(values))), (0.0, highest * 1.1))
+    bars = [
+        _plain_bar(area, position + place, arm, height)
+        for position, (_, *pair) in enumerate(values)
+        for place, arm, height in zip((0.3, 0.7), ("control", "speculation"), pair, strict=True)
+    ]
+    marks = [(position + 0.5, mark) for position, (mark, _, _) in enumerate(values)]
+    described = "; ".join(
+        f"{mark}: control {plain(ours)}, speculation {plain(theirs)}" for mark, ours, theirs in values
+    )
+    return chart(name, title, described, y_axis(area, labels[1]), x_axis(area, labels[0], marks), *bars)
+
+
+def _plain_bar(area: Frame, place: float, arm: str, height: float) -> Markup:
+    width = (area.x(1.0) - area.x(0.0)) * 0.34
+    return tag(
+        "rect",
+        tag("title", f"{arm}: {plain(height)}"),
+        class_=f"bar {arm}",
+        x=area.x(place) - width / 2,
+        width=width,
+        y=area.y(height),
+        height=area.y(0.0) - area.y(height),
+        rx=2,
+    )
+
+
 def _steps(area: Frame, arm: str, values: Sequence[float]) -> Markup:
     share, path = 0.0, [f"M{area.x(values[0]):.1f} {area.y(0.0):.1f}"]
     for position, value in enumerate(values, start=1):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
-from specdeploy.report import load_sections, parts, sections
+from specdeploy.report import load_sections, lossless_sections, parts, sections
 from specdeploy.report.markup import Markup, join, tag
 from specdeploy.report.model import Bundle, read_bundle
 
@@ -87,6 +87,7 @@ def _content(bundle: Bundle) -> list[Markup]:
         sections.gate_section(bundle.gate),
         *measured,
         sections.smoke_section(bundle.smoke),
+        lossless_sections.losslessness_section(bundle.smoke),
         sections.circumstances(bundle),
         sections.definitions(),
     ]

@@ -34,19 +34,56 @@ _STATUS: Final = {
     "undecided": "UNDECIDED",
     "not_measured": "NOT MEASURED",
 }
+# Statuses whose reason is told in full below the table; in it, a reason has one line of this many characters.
+_TOLD_IN_FULL: Final = ("fail", "undecided")
+_REASON_WIDTH: Final = 100
+_DIFFERENCES_SHOWN: Final = 4
+_DIFFERENCE_KEYS: Final = ("prompt", "num_draft_tokens", "company", "position", "expected", "seen", "kind", "margin")
 _ASCII: Final = str.maketrans({TIMES: "x", DASH: "-"})
 
 
 def smoke_table(smoke: Mapping[str, Any]) -> str:
-    """Return ``smoke.json`` as a table with a closing line."""
+    """Return ``smoke.json`` as a table, what failed or could not be decided in full below it, and a closing line."""
     rows = [
-        (_STATUS[check["status"]], check["name"], f"{check['duration_s']:.2f} s", check["reason"])
+        (_STATUS[check["status"]], check["name"], f"{check['duration_s']:.2f} s", _cut(one_line(check["reason"])))
         for check in smoke["checks"]
     ]
+    table = _table(("", "check", "time", "what was seen"), rows)
+    told = [line for check in smoke["checks"] if check["status"] in _TOLD_IN_FULL for line in _check_words(check)]
+    return _lines((table, *told, smoke_summary(smoke)))
+
+
+def smoke_summary(smoke: Mapping[str, Any]) -> str:
+    """Return the counts of ``smoke.json`` in a line, and what became of the run when it did not end well."""
     counts = smoke["counts"]
     said = [f"{counts['pass']} passed", f"{counts['fail']} failed", f"{counts['skip']} skipped"]
-    lost = [f"the server was lost: {smoke['server_lost']}"] if smoke["server_lost"] else []
-    return _lines((_table(("", "check", "time", "what was seen"), rows), f"smoke: {', '.join([*said, *lost])}"))
+    said += [f"{counts['undecided']} undecided"] if counts.get("undecided") else []
+    said += ["interrupted: this report is partial"] if smoke.get("interrupted") else []
+    said += [f"the server was lost: {one_line(smoke['server_lost'])}"] if smoke["server_lost"] else []
+    return f"smoke: {', '.join(said)}"
+
+
+def _check_words(check: Mapping[str, Any]) -> Iterator[str]:
+    """Say in full what a check saw, in which answers, and what to do next."""
+    yield f"{_STATUS[check['status']]} {check['name']}: {one_line(check['reason'])}"
+    differences = [item for item in check["details"].get("differences") or () if isinstance(item, dict)]
+    for difference in differences[:_DIFFERENCES_SHOWN] if len(differences) > 1 else ():
+        words = ", ".join(f"{key} {difference[key]}" for key in _DIFFERENCE_KEYS if difference.get(key) is not None)
+        yield f"  - {one_line(words)}"
+    if len(differences) > _DIFFERENCES_SHOWN:
+        yield f"  and {len(differences) - _DIFFERENCES_SHOWN} more; --json has all"
+    if check.get("hint"):
+        yield f"  -> {one_line(check['hint'])}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _REASON_WIDTH else f"{text[: _REASON_WIDTH - 3]}..."
+
+
+def one_line(text: str) -> str:
+    """Return a text that moves no cursor: a server's words may hold line ends and escape sequences."""
+    joined = " ".join(text.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode("ascii") for c in joined)
 
 
 def load_table(load: Mapping[str, Any]) -> str:
@@ -155,7 +192,8 @@ def _engine(engine: object) -> str:
 
 def _smoke_words(smoke: Mapping[str, Any]) -> str:
     counts = smoke["counts"]
-    return f"{counts['pass']} of {sum(counts.values())} checks passed"
+    undecided = f", {counts['undecided']} undecided" if counts.get("undecided") else ""
+    return f"{counts['pass']} of {sum(counts.values())} checks passed{undecided}"
 
 
 def _gate_words(gate: Mapping[str, Any]) -> str:

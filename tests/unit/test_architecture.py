@@ -63,6 +63,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "triton.sources",
             "triton.migration_sources",
             "triton.client",
+            "openai",
             "bench.driver",
         }
     ),

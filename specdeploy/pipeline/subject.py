@@ -1,0 +1,107 @@
+"""What is measured and how it is reached; shared by the stages that measure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+from specdeploy.bench.prompts import BUNDLED, load_bundled, parse_prompts
+from specdeploy.engine.tensorrt_llm.methods import max_draft_len
+from specdeploy.errors import ConfigError
+from specdeploy.pipeline.workspace import workspace
+from specdeploy.system.clock import SystemClock
+from specdeploy.triton.client.triton import TritonClient
+from specdeploy.triton.repository import names
+from specdeploy.triton.repository.models import engine_drafts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from specdeploy.bench.prompts import PromptSet
+    from specdeploy.config.load import LoadedConfig
+    from specdeploy.config.schema import DeployConfig
+    from specdeploy.pipeline.serving import Addresses
+
+
+def provenance(loaded: LoadedConfig) -> dict[str, Any]:
+    """Return what every result says of itself: when, and of which deployment."""
+    return {"created": SystemClock().now_iso(), "deployment": deployment(loaded)}
+
+
+def deployment(loaded: LoadedConfig) -> dict[str, Any]:
+    """Say what is measured; the engine keys come from the repository that is served, not from what would be built."""
+    config = loaded.config
+    manifest = read_document(workspace(loaded).repository / names.MANIFEST) or {}
+    return {
+        "name": config.name,
+        "profile": config.profile,
+        "speculation": dataclasses.asdict(config.speculation),
+        "max_seq_len": config.build.max_seq_len,
+        "max_sequences": config.build.max_batch_size,
+        "engines": manifest.get("engines", {}),
+    }
+
+
+def connect(endpoints: Addresses, timeout_s: float) -> TritonClient:
+    """Return a client of a deployment, to be closed."""
+    return TritonClient(endpoints.http_url, endpoints.grpc_url, metrics_url=endpoints.metrics_url, timeout_s=timeout_s)
+
+
+def fixed_by(config: DeployConfig) -> str:
+    """Return the method where no request can say how much is drafted; empty where one can."""
+    return config.speculation.method if config.profile == "llmapi" or engine_drafts(config) else ""
+
+
+def most_drafts(config: DeployConfig) -> int | None:
+    """Return how many drafts a request may ask for; CPU engines are not built for a number."""
+    return None if config.profile == "cpu" else max_draft_len(config.speculation)
+
+
+def prompts_of(loaded: LoadedConfig, name: str, what: str) -> PromptSet:
+    """Return a bundled prompt set, or that of a file.
+
+    Args:
+        loaded: The configuration, which a relative path is relative to.
+
+        name: ``code``, ``chat``, or the path of a JSON Lines file.
+
+        what: The key or option that names it, for messages.
+
+    Raises:
+        ConfigError: There is no such set or file, or it cannot be read.
+    """
+    if name in BUNDLED:
+        return load_bundled(name)
+    path = loaded.resolve(name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{what} is {name!r}: neither a bundled prompt set nor a file ({path})",
+            hint=f"bundled are {', '.join(BUNDLED)}",
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{what}: {path} cannot be read: {error}") from error
+    return parse_prompts(text, source=str(path), name=path.name)
+
+
+def read_document(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object of a file; None when there is no file.
+
+    Raises:
+        ConfigError: It cannot be read, or holds something else.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}", hint="report.path must be a folder that we may write to"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not JSON: {error}", hint="measure again") from error
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path} holds {type(document).__name__} where an object belongs", hint="measure again")
+    return document
