@@ -36,4 +36,6 @@ def command(loaded: LoadedConfig, as_json: bool) -> int:
         click.echo(up_summary(outcome.documents, report=str(outcome.report or "not written")))
         if outcome.stopped_at:
             click.echo(f"stopped at {outcome.stopped_at} (exit code {outcome.exit_code})", err=True)
+        elif outcome.exit_code:
+            click.echo(f"the smoke test could not decide everything (exit code {outcome.exit_code})", err=True)
     return outcome.exit_code

@@ -1,4 +1,7 @@
-"""``up``: every stage in order, stopping at the first failure; whatever was measured until then is reported."""
+"""``up``: every stage in order, stopping at the first failure; whatever was measured until then is reported.
+
+A smoke test that could not decide is no failure: the later stages measure all the same, and the verdict stays open.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +52,9 @@ class Outcome:
     """What a run of ``up`` came to.
 
     Args:
-        exit_code: Of the first stage that failed; 0 when all passed.
-        stopped_at: That stage; empty when all passed.
+        exit_code: Of the first stage that failed; 3 when none did and the smoke test could not decide; 0 when all
+            passed.
+        stopped_at: The stage that failed; empty when none did.
         built: The engines.
         repository: The model repository.
         documents: ``deployment``, and ``smoke``, ``load`` and ``gate`` as they were written, None when the run stopped
@@ -134,7 +138,10 @@ def _measure(loaded: LoadedConfig, at: serving.Addresses, watcher: Watcher, meas
     watcher.stage("smoke: is it up, wired, speculating, and still the target's?")
     smoke = measure.smoke(loaded, at, on_check=watcher.check)
     measured.smoke = smoke.as_dict()
-    if _stop(measured, "smoke", smoke.exit_code):
+    if smoke.exit_code == EXIT_CANNOT_DECIDE:
+        measured.exit_code = EXIT_CANNOT_DECIDE
+        watcher.note("the smoke test could not decide everything; the measurements go on")
+    elif _stop(measured, "smoke", smoke.exit_code):
         return
     watcher.stage("load: speculation against control, in interleaved pairs")
     measured.load = measure.load(loaded, at, on_progress=watcher.load)

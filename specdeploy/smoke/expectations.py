@@ -138,8 +138,3 @@ class Expectations:
     capabilities: frozenset[str] = capabilities.ALL
     prompts: tuple[SmokePrompt, ...] = PROMPTS
     more_prompts: tuple[SmokePrompt, ...] = MORE_PROMPTS
-
-    @property
-    def control_drafts(self) -> int | None:
-        """What to ask for to have the target alone; None, the deployment's own way, where that cannot be had."""
-        return None if self.fixed_by else 0

@@ -128,6 +128,19 @@ def test_up_stops_at_a_gate_that_fails_and_still_reports(ran: tuple[Path, dict[s
     assert "Gate failed" in (folder / "failed" / "report.html").read_text()
 
 
+def test_up_goes_on_after_a_smoke_test_that_cannot_decide(ran: tuple[Path, dict[str, object]]) -> None:
+    """Too few samples to tell are no failure: the rest is measured and judged, and the exit code says undecided."""
+    folder, _ = ran
+    options = ["--set", "smoke.samples=2", "--set", "load.pairs=1", "--set", "report.path=undecided"]
+    done = specdeploy("up", "--json", *options, cwd=folder)
+
+    document = json.loads(done.stdout)
+    assert done.returncode == document["exit_code"] == 3, done.stderr
+    assert document["smoke"]["counts"]["undecided"] == 1
+    assert document["stopped_at"] == ""
+    assert document["gate"]["exit_code"] == 0
+
+
 def test_up_needs_no_draft_where_drafts_are_looked_up(tmp_path: Path) -> None:
     """One engine, the same line, the same checks: with drafts from the text, and a control beside them."""
     config = write_deployment(tmp_path)

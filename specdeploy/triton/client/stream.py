@@ -23,6 +23,8 @@ from specdeploy.triton.protocol import Chunk, Tensor, decode_chunk, unpack_tenso
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from numpy.typing import NDArray
+
 #: Without it the end of a stream whose last response is empty would never be told.
 _TELL_THE_END = "triton_enable_empty_final_response"
 _FINAL = "triton_final_response"
@@ -32,6 +34,8 @@ _JOIN_TIMEOUT_S = 5.0
 Untyped: TypeAlias = Any
 #: What a reader thread hands over: when, and a response, an exception, or None at the end of the stream.
 _Arrival: TypeAlias = tuple[float, Untyped]
+#: A response of one request: whether it is the last, when it came, and the message.
+_Answer: TypeAlias = tuple[bool, float, Untyped]
 
 
 class StreamCall(Protocol):
@@ -128,13 +132,25 @@ class GrpcStream:
         Raises:
             RequestFailed: While iterating: the server's error, or ``timeout``, ``connection``, ``protocol``.
         """
-        deadline = self._monotonic() + timeout_s
-        self._count += 1
-        key = str(self._count)
-        link = self._open_link()
-        self._in_flight = key
-        link.send(build_message(model, tensors, key))
-        return self._chunks(link, key, deadline)
+        return self._chunks(self._answers(model, tensors, timeout_s))
+
+    def outputs(self, model: str, tensors: Sequence[Tensor], timeout_s: float) -> dict[str, NDArray[Any]]:
+        """Send a request to any model and return the outputs of its whole answer by name, the latest of each.
+
+        Args:
+            model: Any model of the repository.
+
+            tensors: The inputs.
+
+            timeout_s: From now to the last response.
+
+        Raises:
+            RequestFailed: As ``send``.
+        """
+        outputs: dict[str, NDArray[Any]] = {}
+        for _, _, response in self._answers(model, tensors, timeout_s):
+            outputs |= read_outputs(response)
+        return outputs
 
     def close(self) -> None:
         """Cancel what is in flight and end the stream; a second time does nothing."""
@@ -155,21 +171,35 @@ class GrpcStream:
             self._link = _Link(self._channel, self._monotonic)
         return self._link
 
-    def _chunks(self, link: _Link, key: str, deadline: float) -> Iterator[Chunk]:
+    def _answers(self, model: str, tensors: Sequence[Tensor], timeout_s: float) -> Iterator[_Answer]:
+        """Send now; what is returned yields the responses, and ends the stream when they do not end as they should."""
+        deadline = self._monotonic() + timeout_s
+        self._count += 1
+        key = str(self._count)
+        link = self._open_link()
+        self._in_flight = key
+        link.send(build_message(model, tensors, key))
+        return self._responses(link, key, deadline)
+
+    def _responses(self, link: _Link, key: str, deadline: float) -> Iterator[_Answer]:
+        final = False
         try:
-            while True:
+            while not final:
                 received_s, response = link.receive(deadline - self._monotonic())
                 final = _is_final(response, key)
                 if final:
                     self._in_flight = None
-                if response.infer_response.outputs:
-                    yield read_message(response, final=final, received_s=received_s)
-                if final:
-                    return
+                yield final, received_s, response
         finally:
             # Failed or abandoned: whatever is still to come must not meet the next request.
             if self._in_flight == key:
                 self.close()
+
+    @staticmethod
+    def _chunks(answers: Iterator[_Answer]) -> Iterator[Chunk]:
+        for final, received_s, response in answers:
+            if response.infer_response.outputs:
+                yield read_message(response, final=final, received_s=received_s)
 
 
 class _Link:
@@ -253,15 +283,25 @@ def build_message(model: str, tensors: Sequence[Tensor], key: str) -> Untyped:
 
 
 def read_message(response: Untyped, *, final: bool, received_s: float) -> Chunk:
-    """Decode the outputs of a ``ModelStreamInferResponse``.
+    """Decode the outputs of a ``ModelStreamInferResponse`` of a front door.
 
     Raises:
         RequestFailed: ``protocol``: they are not what their types and shapes say.
     """
+    outputs = read_outputs(response)
+    with malformed_answers():
+        return decode_chunk(outputs, final=final, received_s=received_s)
+
+
+def read_outputs(response: Untyped) -> dict[str, NDArray[Any]]:
+    """Return the outputs of a ``ModelStreamInferResponse`` by name.
+
+    Raises:
+        RequestFailed: As ``read_message``.
+    """
     answer = response.infer_response
     with malformed_answers():
-        outputs = {
+        return {
             spec.name: unpack_tensor(spec.name, spec.datatype, spec.shape, raw)
             for spec, raw in zip(answer.outputs, answer.raw_output_contents, strict=True)
         }
-        return decode_chunk(outputs, final=final, received_s=received_s)

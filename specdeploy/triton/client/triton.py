@@ -28,6 +28,8 @@ from specdeploy.triton.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from specdeploy.triton.client.http import Transport
     from specdeploy.triton.client.stream import Channel
 
@@ -227,6 +229,19 @@ class TritonClient:
         """
         stream = GrpcStream(self._channel, monotonic=self._monotonic)
         return _closing(stream, stream.send(model or self._model, tensors, self._limit(timeout_s)))
+
+    def infer(
+        self, model: str, tensors: Sequence[Tensor], *, timeout_s: float | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Return the outputs of any model by name, as arrays, without a look at the names and types of the inputs.
+
+        Over a gRPC stream: an engine may be a model of several responses, which Triton answers no other way.
+
+        Raises:
+            RequestFailed: As ``stream_grpc``.
+        """
+        with GrpcStream(self._channel, monotonic=self._monotonic) as stream:
+            return stream.outputs(model, tensors, self._limit(timeout_s))
 
     def session(self, *, model: str | None = None, timeout_s: float | None = None) -> StreamSession:
         """Return a stream that carries many requests, one after another, each with that deadline."""
