@@ -10,6 +10,8 @@ VENV       := .venv
 BIN        := $(VENV)/bin
 CHECKPOINT := checkpoints/smollm2-135m-instruct
 DEMO       := build/smollm2-135m.yaml
+# Files of tests that run at a time; each wants a core. 0 runs them in one process, as a debugger needs.
+JOBS       ?= 2
 
 # The first Python of our range that really runs (a version manager's shim may exist and still fail).
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -22,7 +24,7 @@ demo: install runtime checkpoint  ## Run the whole job for real: check, build, r
 	@$(BIN)/specdeploy up --config $(DEMO)
 
 test: install runtime checkpoint  ## Run the tests; a tier that this machine lacks is skipped and says so.
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 lint: install  ## Ruff and mypy --strict.
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

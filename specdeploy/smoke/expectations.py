@@ -22,6 +22,8 @@ class SmokePrompt:
     text: str
 
 
+_USUAL_TOKENS: Final = 16
+
 #: Different kinds of text, because drafts are accepted at different rates and characters have different lengths.
 PROMPTS: Final = (
     SmokePrompt(
@@ -89,7 +91,7 @@ class Expectations:
 
         target_precision: Precision of the target's weights, for the reason of a difference.
 
-        max_tokens: Length of the answers that are compared.
+        max_tokens: Length of the answers that are compared with the target alone; others are shorter.
 
         request_timeout_s: Every call ends within this many seconds.
 
@@ -138,3 +140,8 @@ class Expectations:
     capabilities: frozenset[str] = capabilities.ALL
     prompts: tuple[SmokePrompt, ...] = PROMPTS
     more_prompts: tuple[SmokePrompt, ...] = MORE_PROMPTS
+
+    @property
+    def usual_tokens(self) -> int:
+        """Length of an answer where nothing depends on it: a few rounds, so that a slow server is done with it soon."""
+        return min(self.max_tokens, _USUAL_TOKENS)

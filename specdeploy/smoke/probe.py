@@ -149,7 +149,7 @@ class Probe:
             )
         return GenerateRequest(
             prompt=self.expect.prompts[0].text if prompt is None else prompt,
-            max_tokens=self.expect.max_tokens if max_tokens is None else max_tokens,
+            max_tokens=self.expect.usual_tokens if max_tokens is None else max_tokens,
             num_draft_tokens=drafts,
         )
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from specdeploy.smoke.probe import Probe
     from specdeploy.triton.protocol import Chunk, GenerateRequest
 
-_LONG_ANSWER = 64
+_LONG_ANSWER = 40
 _EARLY = 0.5
 _TRIES = 3
 

@@ -31,7 +31,7 @@ def short_answers(probe: Probe) -> str:
     """``max_tokens`` of 1, of less than the draft's length and of one round more gives exactly that many tokens."""
     drafts = probe.expect.num_draft_tokens
     reference = probe.greedy()
-    most = len(reference.ids) if probe.can(IDS) else probe.expect.max_tokens
+    most = len(reference.ids) if probe.can(IDS) else probe.expect.usual_tokens
     lengths = [n for n in sorted({1, max(drafts - 1, 1), drafts + 2}) if n <= most]
     if not lengths:
         raise Broken("the answer is empty: there is nothing to cut short")

@@ -25,7 +25,9 @@ _FEW_WORDS, _MORE_WORDS = 8, 16
 _ROOM: Final = 8
 _MOST_FILLED: Final = 8192
 _REPLACEMENT: Final = "\ufffd"
-_MULTIBYTE_TOKENS: Final = 32
+#: Lengths of answers, the next one where too few characters of several bytes were seen to be sure of anything.
+_MULTIBYTE_TOKENS: Final = (16, 32)
+_ENOUGH_CHARACTERS: Final = 24
 _LAST_ASCII: Final = 127
 #: Beginnings that a text goes on with in the same script: two, three and four bytes a character.
 _SCRIPTS: Final[Mapping[str, str]] = {
@@ -98,18 +100,12 @@ def multibyte(probe: Probe) -> str:
     those that only the pieces have.
     """
     probe.require(STREAM)
-    length = min(_MULTIBYTE_TOKENS, probe.expect.max_seq_len // 2)
-    written = ""
-    for name, text in _SCRIPTS.items():
-        request = probe.request(text, max_tokens=length)
-        whole = probe.whole(dataclasses.replace(request, num_draft_tokens=probe.alone))
-        pieces = probe.streamed(request)
-        _require_whole_characters(name, whole, pieces)
-        if probe.expect.target_precision == "fp32" or probe.alone is None:
-            require_same(f"in pieces and in one go, {name}", whole, join_chunks(pieces))
-        written += whole.text
-    replaced = written.count(_REPLACEMENT)
-    seen = sum(ord(character) > _LAST_ASCII for character in written) - replaced
+    for length in _MULTIBYTE_TOKENS:
+        written = _written(probe, min(length, probe.expect.max_seq_len // 2))
+        replaced = written.count(_REPLACEMENT)
+        seen = sum(ord(character) > _LAST_ASCII for character in written) - replaced
+        if seen >= _ENOUGH_CHARACTERS:
+            break
     if replaced and not seen:
         raise Undecided(
             f"{replaced} characters are replaced by U+FFFD, whole and in pieces, and no other has several bytes: "
@@ -119,6 +115,24 @@ def multibyte(probe: Probe) -> str:
     if not seen:
         raise NotApplicable(f"the model writes no character of several bytes, in {len(_SCRIPTS)} answers")
     return f"{seen} characters of several bytes in {len(_SCRIPTS)} answers, {replaced} that are none"
+
+
+def _written(probe: Probe, length: int) -> str:
+    """Return what the model writes in all scripts, after comparing it whole and in pieces.
+
+    Raises:
+        Broken: The pieces are not the answer.
+    """
+    written = ""
+    for name, text in _SCRIPTS.items():
+        request = probe.request(text, max_tokens=length)
+        whole = probe.whole(dataclasses.replace(request, num_draft_tokens=probe.alone))
+        pieces = probe.streamed(request)
+        _require_whole_characters(name, whole, pieces)
+        if probe.expect.target_precision == "fp32" or probe.alone is None:
+            require_same(f"in pieces and in one go, {name}", whole, join_chunks(pieces))
+        written += whole.text
+    return written
 
 
 def _require_whole_characters(name: str, whole: Chunk, pieces: list[Chunk]) -> None:

@@ -12,7 +12,7 @@ from specdeploy.smoke.lossless_samples import LEAST, TEMPERATURE, TOP_K, Budget,
 from specdeploy.smoke.probe import Broken, NotApplicable, Undecided
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from specdeploy.smoke.expectations import Expectations, SmokePrompt
     from specdeploy.smoke.lossless_samples import NextTokenTest
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
     from specdeploy.triton.protocol import Chunk, GenerateRequest
 
 _LONG_DRAFT: Final = 7
-#: The part of its limit after which `lossless-greedy` takes no further prompt, however many are left.
-_GREEDY_SHARE: Final = 0.6
+#: Seconds after which `lossless-greedy` asks for no further answer beyond the least that it needs.
+_GREEDY_BUDGET_S: Final = 10.0
+_LEAST_PROMPTS: Final = 3
 #: All at once share one server, and each has the time of a single request.
-_BATCH_TOKENS: Final = 16
+_BATCH_TOKENS: Final = 12
 #: A nucleus that holds the most likely token and no other: sampling without chance.
 _ONE_CANDIDATE: Final = 1e-6
 #: Rejected drafts after which a rule that lets 2 % of them through has shown itself 95 times of 100.
 _ENOUGH_REJECTIONS: Final = 150
 _MOST_ROUNDS: Final = 8
 #: What `lossless-sampled` takes of a run (seconds); a third of it goes to answers without chance.
-_BUDGET_S: Final = 20.0
+_BUDGET_S: Final = 12.0
 #: The parts of the check's own limit that it uses at most, however slow the server is.
 _SHARE: Final = 0.7
 _SAMPLED_PROMPTS: Final = 2
@@ -41,21 +42,21 @@ def lossless_greedy(probe: Probe) -> str:
 
     A first difference where the target's two best tokens are as good as each other is a tie, and no failure.
     """
-    comparisons, lengths = Comparisons(probe), _lengths(probe.expect)
-    budget, left_out = Budget(probe.expect.check_timeout_s * _GREEDY_SHARE), 0
-    for prompt in _prompts(probe.expect):
-        if budget.over and comparisons.compared >= len(lengths):
+    comparisons, lengths, left_out = Comparisons(probe), _lengths(probe.expect), 0
+    budget, most = Budget(min(_GREEDY_BUDGET_S, probe.expect.check_timeout_s * _SHARE)), probe.expect.max_tokens
+    controls: dict[str, tuple[GenerateRequest, Chunk]] = {}
+    for prompt, drafts, needed in _greedy_order(probe.expect, lengths):
+        if budget.over and not needed:
             left_out += 1
             continue
-        control_request = probe.request(prompt.text, drafts=0)
-        control = _required(prompt, probe.whole(control_request))
-        usual = prompt in probe.expect.prompts
-        for drafts in lengths if usual else (probe.expect.num_draft_tokens,):
-            request = probe.request(prompt.text, drafts=drafts)
-            case = Case(prompt=prompt.name, drafts=drafts, company="alone", request=request)
-            comparisons.add(case, control_request, control, probe.whole(request))
-    slow = f" ({left_out} prompts left out: the server is slow)" if left_out else ""
-    return _concluded(comparisons, f"of up to {probe.expect.max_tokens} tokens{slow}", lengths)
+        if prompt.name not in controls:
+            control_request = probe.request(prompt.text, max_tokens=most, drafts=0)
+            controls[prompt.name] = control_request, _required(prompt, probe.whole(control_request))
+        request = probe.request(prompt.text, max_tokens=most, drafts=drafts)
+        case = Case(prompt=prompt.name, drafts=drafts, company="alone", request=request)
+        comparisons.add(case, *controls[prompt.name], probe.whole(request))
+    slow = f" ({left_out} left out: the server is slow)" if left_out else ""
+    return _concluded(comparisons, f"of up to {most} tokens{slow}", lengths)
 
 
 def lossless_batch(probe: Probe) -> str:
@@ -208,6 +209,20 @@ def _required(prompt: SmokePrompt, answer: Chunk) -> Chunk:
 def _lengths(expect: Expectations) -> list[int]:
     most = expect.max_draft_tokens or _LONG_DRAFT
     return sorted({1, expect.num_draft_tokens, min(_LONG_DRAFT, most)})
+
+
+def _greedy_order(expect: Expectations, lengths: Sequence[int]) -> Iterator[tuple[SmokePrompt, int, bool]]:
+    """Yield what is compared, by prompt and draft length, and whether it is part of the least that tells something.
+
+    Every length, and the usual length with several kinds of text; then the other kinds, then the other lengths.
+    """
+    usual = expect.num_draft_tokens
+    others = [length for length in lengths if length != usual]
+    least = expect.prompts[:_LEAST_PROMPTS]
+    yield from ((prompt, usual, True) for prompt in least)
+    yield from ((expect.prompts[0], length, True) for length in others)
+    yield from ((prompt, usual, False) for prompt in _prompts(expect)[len(least) :])
+    yield from ((prompt, length, False) for prompt in expect.prompts[1:] for length in others)
 
 
 def _batch_lengths(expect: Expectations) -> list[int]:

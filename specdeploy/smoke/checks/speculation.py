@@ -37,7 +37,7 @@ def speculation_on(probe: Probe) -> str:
     """
     probe.require(COUNTS)
     before = _draft_requests(probe)
-    answers = [probe.greedy(prompt.text) for prompt in probe.expect.prompts]
+    answers = [probe.greedy(prompt.text, max_tokens=probe.expect.max_tokens) for prompt in probe.expect.prompts]
     asked = _draft_requests(probe) - before
     for prompt, answer in zip(probe.expect.prompts, answers, strict=True):
         _require_on(probe, f"prompt {prompt.name}", answer)
@@ -70,7 +70,7 @@ def self_draft(probe: Probe) -> str:
     probe.require(COUNTS)
     if not probe.expect.self_draft:
         raise NotApplicable("the draft is not the target itself (smoke.self_draft is false)")
-    total = _sum([probe.greedy(prompt.text) for prompt in probe.expect.prompts])
+    total = _sum([probe.greedy(prompt.text, max_tokens=probe.expect.max_tokens) for prompt in probe.expect.prompts])
     if not total.drafted:
         raise Broken("nothing was drafted")
     share = total.accepted / total.drafted

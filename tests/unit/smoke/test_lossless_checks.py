@@ -103,7 +103,9 @@ def drafting(context: Context) -> bool:
 def nearly(margin: float, *, second: int = 1) -> Callable[[list[int]], list[float]]:
     """Logits of a target whose best token is that of its greedy answer to the first prompt, the next one its second."""
     answer = Deployment().answer(
-        Probe(Deployment().client(), EXPECT, monotonic=lambda: 0.0, sleep=lambda _: None).request(drafts=0),
+        Probe(Deployment().client(), EXPECT, monotonic=lambda: 0.0, sleep=lambda _: None).request(
+            max_tokens=EXPECT.max_tokens, drafts=0
+        ),
         "ensemble",
         "grpc",
         main_thread=True,
@@ -286,13 +288,13 @@ def test_more_prompts_are_compared_where_they_fit() -> None:
 
 
 def test_a_slow_server_is_asked_for_fewer_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first prompt at all lengths is the least; others are left out when time is short, and that is said."""
-    monkeypatch.setattr(losslessness, "_GREEDY_SHARE", 0.0)
+    """Three prompts, and the first at all lengths, are the least; that others are left out for want of time is said."""
+    monkeypatch.setattr(losslessness, "_GREEDY_BUDGET_S", 0.0)
 
     line, details = ask(Deployment(), "lossless-greedy")
 
-    assert details["compared"] == 3
-    assert "3 prompts left out: the server is slow" in line
+    assert details["compared"] == 5
+    assert "7 left out: the server is slow" in line
 
 
 def test_an_answer_that_changes_in_company_is_found() -> None:
