@@ -145,7 +145,9 @@ def main() -> NoReturn:
     code = run()
     # Flush here: a reader that has gone (`| head`) is no error of ours.
     try:
-        sys.stdout.flush()
+        # None where the process was started without one.
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
         sys.stderr.close()
     sys.exit(code)

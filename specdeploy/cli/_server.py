@@ -53,9 +53,12 @@ class ServerChoice(NamedTuple):
             if self.serve:
                 raise ConfigError("--serve starts a server, --http names another one", hint="give one of the two")
             for option, address in (("--http", self.http), ("--grpc", self.grpc), ("--metrics", self.metrics)):
-                _check_address(option, address)
+                if address is not None:
+                    _check_address(option, address)
             yield serving.Addresses(http_url=self.http, grpc_url=self.grpc, metrics_url=self.metrics)
             return
+        if self.metrics is not None:
+            raise ConfigError("--metrics is for a server that is named", hint="give --http and --grpc, too")
         serving.require_measurable(loaded)
         if self.serve:
             with serving.serve(loaded, on_line=_render.Progress().note) as running:
@@ -64,11 +67,21 @@ class ServerChoice(NamedTuple):
             yield serving.find_running(loaded)
 
 
-def _check_address(option: str, address: str | None) -> None:
-    host, _, port = (address or "localhost:1").rpartition(":")
-    plain = host and (":" not in host or host.startswith("["))
-    if not plain or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ConfigError(f"{option} {address!r} is no address", hint="write host:port, such as 127.0.0.1:8000")
+def _check_address(option: str, address: str) -> None:
+    from specdeploy.triton.client.http import host_and_port, without_secrets
+
+    host, _, port = address.rpartition(":")
+    plain = host and (":" not in host or host.startswith("[")) and not set(host) & set("@/?#")
+    try:
+        # The last digits of what is no port may be more than Python reads.
+        sound = bool(plain) and port.isdecimal() and len(port) <= len("65535") and 0 < int(port) < 2**16
+        sound = sound and bool(host_and_port(address, 1))
+    except ConfigError:
+        sound = False
+    if not sound:
+        raise ConfigError(
+            f"{option} {without_secrets(address)!r} is no address", hint="write host:port, such as 127.0.0.1:8000"
+        )
 
 
 def at_server(command: Callable[..., R]) -> Callable[..., R]:

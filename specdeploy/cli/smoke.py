@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from specdeploy.cli._options import config_option, json_option, overrides_option, with_config
+from specdeploy.cli._options import config_option, json_option, overrides_option, refuse_misplaced, with_config
 from specdeploy.cli._server import at_server
-from specdeploy.errors import ConfigError
+from specdeploy.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from specdeploy.cli._server import ServerChoice
     from specdeploy.config.load import LoadedConfig
     from specdeploy.findings import Finding, Severity
+    from specdeploy.pipeline.smoke_results import Place
     from specdeploy.pipeline.smoking import Subject
+    from specdeploy.smoke.report import CheckResult
 
 
 class _Foreign(NamedTuple):
@@ -37,14 +41,33 @@ class _Foreign(NamedTuple):
         if self.openai is None:
             if self.api_model is not None or self.api_key_env is not None:
                 raise ConfigError("--api-model and --api-key-env are for --openai", hint="give --openai URL, too")
-        elif server.http is not None or server.grpc is not None or server.serve or self.front_door is not None:
+        elif server.serve or any(other is not None for other in (*server[:3], self.front_door)):
             raise ConfigError(
-                "--openai names a server, and so do --http, --grpc, --serve and --front-door", hint="give one of them"
+                "--openai names a server, and so do --http, --grpc, --metrics, --serve and --front-door",
+                hint="give one of them",
             )
         if self.front_door is not None and server.http is None:
             raise ConfigError(
                 f"--front-door {self.front_door} is for a server that is not ours", hint="give --http and --grpc, too"
             )
+
+    def place(self, loaded: LoadedConfig, server: ServerChoice, junit: Path | None = None) -> Place:
+        """Return where the results are kept, and what they say of the server.
+
+        Raises:
+            ConfigError: The address is none.
+        """
+        from specdeploy.pipeline import smoke_results
+
+        if self.openai is not None:
+            from specdeploy.openai import ServerAddress
+
+            # What it refuses may hold a password; what it takes does not, and may stand in the results.
+            ServerAddress.parse(self.openai)
+            return smoke_results.other_place(loaded, kind="openai", url=self.openai, junit=junit)
+        if self.front_door is not None:
+            return smoke_results.other_place(loaded, kind="nvidia", url=server.http or "", junit=junit)
+        return smoke_results.own_place(loaded, junit)
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,7 +89,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.group("smoke", invoke_without_command=True)
 @click.option("--only", multiple=True, metavar="CHECK", help="Run only this check; repeatable.")
 @click.option("--skip", multiple=True, metavar="CHECK", help="Leave this check out; repeatable.")
-@click.option("--quick", is_flag=True, help="Only what a readiness gate needs, within 10 s.")
+@click.option("--quick", is_flag=True, help="Only what a readiness gate needs, or --only, within 10 s.")
 @click.option("--self-draft", is_flag=True, help="The draft is the target: nearly every draft must be accepted.")
 @click.option(
     "--samples", type=click.IntRange(min=0), help="As smoke.samples: sampled answers with and without drafts."
@@ -111,24 +134,30 @@ def command(
     Exit code 0 when every check passed, 1 when one failed, 3 when one could not decide or none ran, 4 when the server
     was lost. docs/smoke.md explains each check.
     """
+    refuse_misplaced(ctx)
     if ctx.invoked_subcommand is not None:
         return None
-    from specdeploy.cli import _events
+    from pathlib import Path
+
     from specdeploy.cli._options import load
     from specdeploy.pipeline import smoking
 
     loaded = smoking.adjusted(load(config_path, overrides), quick=quick, self_draft=self_draft, samples=samples)
     choice = smoking.Choice(only=only, skip=skip, quick=quick, golden=golden, prompts=prompts)
     foreign = _Foreign(openai, api_model, api_key_env, front_door)
+    foreign.require_sense(server)
+    if junit == "":
+        raise ConfigError("--junit names no file", hint="name one, such as smoke.xml")
+    place = foreign.place(loaded, server, None if junit is None else Path(junit))
 
     def show(document: Mapping[str, Any]) -> None:
-        _show(document, "json" if as_json else how)
-        if junit is not None:
-            _write_junit(junit, document)
+        with _on_stdout(str(place.results)):
+            _show(document, "json" if as_json else how)
 
-    with _leaving_promptly(), _subject(loaded, server, foreign) as subject:
-        report = smoking.run(loaded, subject, choice, on_check=_events.check_line, on_document=show)
-    return report.exit_code
+    watcher = smoking.Watcher(on_check=_show_check, on_document=show, on_problem=_show_problem)
+    with _leaving_promptly():
+        sought = _subject(loaded, server, foreign, place, quick=quick)
+        return smoking.conduct(loaded, sought, choice, place, watcher).exit_code
 
 
 @command.command("record")
@@ -156,40 +185,43 @@ def record(
     from pathlib import Path
 
     from specdeploy.cli import _render
-    from specdeploy.pipeline import smoking
+    from specdeploy.pipeline import smoke_results, smoking
 
     foreign = _Foreign(openai, api_model, api_key_env, front_door)
-    with _leaving_promptly(), _subject(loaded, server, foreign) as subject:
+    foreign.require_sense(server)
+    smoke_results.require_writable(Path(output), "-o")
+    place = foreign.place(loaded, server)
+    with _leaving_promptly(), _subject(loaded, server, foreign, place) as subject:
         golden = smoking.record(loaded, subject, Path(output), prompts=prompts)
-    if as_json:
-        _render.document(golden.as_dict())
-    else:
-        tokens = sum(len(answer.ids) for answer in golden.answers)
-        click.echo(f"{output}: {len(golden.answers)} answers, {tokens} tokens, prompts {golden.prompt_set}")
+    with _on_stdout(output):
+        if as_json:
+            _render.document(golden.as_dict())
+        else:
+            tokens = sum(len(answer.ids) for answer in golden.answers)
+            click.echo(f"{output}: {len(golden.answers)} answers, {tokens} tokens, prompts {golden.prompt_set}")
 
 
 @contextlib.contextmanager
-def _subject(loaded: LoadedConfig, server: ServerChoice, foreign: _Foreign) -> Iterator[Subject]:
+def _subject(
+    loaded: LoadedConfig, server: ServerChoice, foreign: _Foreign, place: Place, *, quick: bool = False
+) -> Iterator[Subject]:
     """Yield what to test; a server that is started for it is stopped at the end."""
     from specdeploy.pipeline import smoking
+    from specdeploy.pipeline.smoke_targets import nvidia_target, openai_target
 
-    foreign.require_sense(server)
+    config = loaded.config
     if foreign.openai is not None:
-        from specdeploy.pipeline.smoke_targets import openai_target
-
-        target = openai_target(
-            foreign.openai, model=foreign.api_model, config=loaded.config, api_key_env=foreign.api_key_env
+        ask = functools.partial(
+            openai_target, foreign.openai, model=foreign.api_model, config=config, api_key_env=foreign.api_key_env
         )
-        yield smoking.other(loaded, target, kind="openai", url=foreign.openai)
+        yield smoking.other(loaded, lambda limit_s: ask(limit_s=limit_s), place, quick=quick)
         return
     with server.endpoints(loaded) as endpoints:
         if foreign.front_door is None:
-            yield smoking.own(loaded, endpoints)
+            yield smoking.own(loaded, endpoints, place)
             return
-        from specdeploy.pipeline.smoke_targets import nvidia_target
-
-        templates = nvidia_target(endpoints, front_door=foreign.front_door, config=loaded.config)
-        yield smoking.other(loaded, templates, kind="nvidia", url=endpoints.http_url)
+        look = functools.partial(nvidia_target, endpoints, front_door=foreign.front_door, config=config)
+        yield smoking.other(loaded, lambda limit_s: look(limit_s=limit_s), place, quick=quick)
 
 
 def _show(document: Mapping[str, Any], how: str) -> None:
@@ -219,18 +251,49 @@ def _findings(document: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(severity=severity, code=f"smoke.{check['name']}", message=check["reason"], hint=check["hint"])
 
 
-def _write_junit(path: str, document: Mapping[str, Any]) -> None:
-    from pathlib import Path
+def _show_check(result: CheckResult) -> None:
+    from specdeploy.cli import _events
 
-    from specdeploy.smoke.junit import junit
-    from specdeploy.system.files import write_atomic
+    # Progress is no result: where nobody can see it, the run goes on.
+    with contextlib.suppress(OSError):
+        _events.check_line(result)
+
+
+def _show_problem(message: str, hint: str) -> None:
+    from specdeploy.cli._render import visible
+
+    with contextlib.suppress(OSError):
+        click.echo(f"{click.style('error:', fg='red', bold=True)} {visible(message)}", err=True)
+        if hint:
+            click.echo(f"{click.style('hint:', fg='cyan', bold=True)}  {visible(hint)}", err=True)
+
+
+@contextlib.contextmanager
+def _on_stdout(kept: str) -> Iterator[None]:
+    """See to it that an outcome which cannot be shown is not taken for a bug, or for another outcome.
+
+    Args:
+        kept: The file that it was written to.
+
+    Raises:
+        EnvironmentFault: Standard output takes nothing, such as a file on a full disk. A reader that has gone
+            (`| head`) is no error.
+    """
+    import errno
+    import os
+    import sys
 
     try:
-        write_atomic(Path(path), junit(document))
+        yield
     except OSError as error:
-        raise ConfigError(
-            f"--junit: {path} cannot be written: {error.strerror}", hint="name a file in a folder that we may write to"
-        ) from error
+        # What is still in the buffer would fail again at the exit of the interpreter.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno != errno.EPIPE:
+            raise EnvironmentFault(
+                f"the outcome cannot be written to standard output: {error.strerror}",
+                hint=f"{kept} has it",
+            ) from error
 
 
 # What is left behind ends with its clients; this is for what does not.

@@ -288,6 +288,11 @@ class SmokeConfig:
         describe="Sampled answers with drafts, and as many without, for the comparison of distributions.",
         minimum=0,
     )
+    seed: int = option(
+        0,
+        describe="Seed of the sampled answers: the same one repeats a run, another one takes a new sample.",
+        minimum=0,
+    )
     alpha: float = option(
         0.01,
         describe="How often a lossless deployment may fail that comparison by chance.",

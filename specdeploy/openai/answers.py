@@ -35,7 +35,8 @@ def decode_answer(
         final: As in ``Chunk``.
 
     Raises:
-        MalformedResponse: Not OpenAI's shape, or a value of another type.
+        MalformedResponse: Not OpenAI's shape, a value of another type, or a negative count. What was drafted and
+            accepted is given as it was told, for the smoke test to judge.
     """
     choice = _choice(answer)
     usage = _object(answer, "usage")
@@ -44,7 +45,7 @@ def decode_answer(
         text=_text(choice),
         ids=_row(choice, "token_ids"),
         finish_reason=_finish_reason(choice, stop_words=stop_words),
-        acceptance_rate=accepted / drafted if drafted and accepted is not None else None,
+        acceptance_rate=_rate(drafted, accepted),
         num_spec_steps=_count(_metrics(answer), "num_spec_steps"),
         total_draft_tokens=drafted,
         total_accepted_draft_tokens=accepted,
@@ -89,10 +90,18 @@ def _finish_reason(choice: Mapping[str, Any], *, stop_words: bool) -> str:
 
 
 def _drafts(answer: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Return drafted and accepted tokens as the server tells them, possible or not."""
     timings, metrics = _object(answer, "timings"), _metrics(answer)
     if "draft_n" in timings:
-        return _count(timings, "draft_n"), _count(timings, "draft_n_accepted")
-    return _count(metrics, "num_draft_tokens"), _count(metrics, "num_accepted_draft_tokens")
+        return _number(timings, "draft_n"), _number(timings, "draft_n_accepted")
+    return _number(metrics, "num_draft_tokens"), _number(metrics, "num_accepted_draft_tokens")
+
+
+def _rate(drafted: int | None, accepted: int | None) -> float | None:
+    """Return the share that was accepted; None where it is not told, or cannot be true."""
+    if not drafted or accepted is None or not 0 <= accepted <= drafted:
+        return None
+    return accepted / drafted
 
 
 def _metrics(answer: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -105,8 +114,15 @@ def _object(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _count(values: Mapping[str, Any], name: str) -> int | None:
-    value = values.get(name)
+    value = _number(values, name)
     if value is not None and not _is_count(value):
+        raise MalformedResponse(f"{name} is {value!r:.200}, less than 0")
+    return value
+
+
+def _number(values: Mapping[str, Any], name: str) -> int | None:
+    value = values.get(name)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
         raise MalformedResponse(f"{name} is {value!r:.200}, not a whole number")
     return value
 
@@ -114,9 +130,9 @@ def _count(values: Mapping[str, Any], name: str) -> int | None:
 def _row(values: Mapping[str, Any], name: str) -> tuple[int, ...]:
     row = values.get(name) or []
     if not isinstance(row, list) or not all(_is_count(item) for item in row):
-        raise MalformedResponse(f"{name} is {row!r:.200}, not a list of whole numbers")
+        raise MalformedResponse(f"{name} is {row!r:.200}, not a list of whole numbers from 0")
     return tuple(row)
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

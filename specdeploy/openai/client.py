@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from specdeploy.openai.answers import decode_answer
 from specdeploy.openai.body import addressed, make_body
 from specdeploy.openai.dialect import Dialect
+from specdeploy.openai.redact import Redactor
 from specdeploy.openai.replies import read_events, read_object
 from specdeploy.triton.client.failures import RequestFailed, http_failure, malformed_answers
 from specdeploy.triton.client.http import HttpTransport
@@ -63,6 +64,7 @@ class OpenAIClient:
         self._dialect = dialect or Dialect()
         self._timeout_s = timeout_s
         self._monotonic = monotonic
+        self._redact = Redactor(api_key)
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._http: Transport = transport or HttpTransport(
             address.host, tls=address.tls, headers=headers, monotonic=monotonic
@@ -92,13 +94,12 @@ class OpenAIClient:
         Raises:
             RequestFailed: It cannot be reached, answers with an error, or with something else.
         """
-        body = self._get(f"{self._address.api}/models", timeout_s)
-        listed = body.get("data")
-        if not isinstance(listed, list) or not all(
-            isinstance(m, dict) and isinstance(m.get("id"), str) for m in listed
-        ):
-            raise RequestFailed("protocol", f"/v1/models lists no models: {body!r:.200}")
-        return tuple(listed)
+        with self._redact.failures():
+            body = self._get(f"{self._address.api}/models", timeout_s)
+            listed = body.get("data")
+            if not isinstance(listed, list) or not all(map(_is_named, listed)):
+                raise RequestFailed("protocol", f"/v1/models lists no models: {body!r:.200}")
+            return tuple(listed)
 
     def server(self, *, timeout_s: float | None = None) -> dict[str, Any]:
         """Return who owns the model by the server's own account, and the models' names.
@@ -123,11 +124,12 @@ class OpenAIClient:
         Raises:
             RequestFailed: No connection, or an error.
         """
-        with self._http.send("GET", f"{self._address.root}/metrics", None, self._limit(timeout_s)) as reply:
-            text = read_body(reply).decode(errors="replace")
-        if reply.status != 200:
-            raise http_failure(reply.status, text)
-        return text
+        with self._redact.failures():
+            with self._http.send("GET", f"{self._address.root}/metrics", None, self._limit(timeout_s)) as reply:
+                text = read_body(reply).decode(errors="replace")
+            if reply.status != 200:
+                raise http_failure(reply.status, text)
+            return text
 
     def generate_http(
         self, request: GenerateRequest, *, model: str | None = None, timeout_s: float | None = None
@@ -164,18 +166,23 @@ class OpenAIClient:
             RequestFailed: As ``generate_http``; also while iterating.
         """
         body = make_body(request, model=model or self._model, dialect=self._dialect, stream=True)
-        reply = self._http.send("POST", self._route, json.dumps(body).encode(), self._limit(timeout_s))
-        return read_events(reply, self._monotonic, stop_words=bool(request.stop_words))
+        with self._redact.failures():
+            reply = self._http.send("POST", self._route, json.dumps(body).encode(), self._limit(timeout_s))
+        return self._redacted(read_events(reply, self._monotonic, stop_words=bool(request.stop_words)))
 
     @property
     def _route(self) -> str:
         return f"{self._address.api}/{'chat/completions' if self._dialect.chat else 'completions'}"
 
     def _whole(self, body: Mapping[str, object], timeout_s: float | None, *, stop_words: bool) -> Chunk:
-        with self._http.send("POST", self._route, json.dumps(body).encode(), self._limit(timeout_s)) as reply:
-            answer = read_object(reply.status, read_body(reply))
-        with malformed_answers():
+        with self._redact.failures(), malformed_answers():
+            with self._http.send("POST", self._route, json.dumps(body).encode(), self._limit(timeout_s)) as reply:
+                answer = read_object(reply.status, read_body(reply))
             return decode_answer(answer, stop_words=stop_words, received_s=self._monotonic(), final=True)
+
+    def _redacted(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        with self._redact.failures():
+            yield from chunks
 
     def _status(self, path: str, timeout_s: float | None) -> int | None:
         """Return the status of a page; None without a connection."""

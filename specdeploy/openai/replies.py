@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.openai.answers import decode_answer
 from specdeploy.triton.client.failures import RequestFailed, http_failure, malformed_answers, stream_failure
-from specdeploy.triton.client.replies import read_body
+from specdeploy.triton.client.replies import feed_events, read_body
 from specdeploy.triton.protocol import SseDecoder
 
 if TYPE_CHECKING:
@@ -85,17 +85,13 @@ def read_events(reply: Reply, monotonic: Callable[[], float], *, stop_words: boo
 def _events(reply: Reply, monotonic: Callable[[], float]) -> Iterator[tuple[str, float]]:
     """Yield the data of each event with the time it came at; the last is in front of ``[DONE]``."""
     decoder, done = SseDecoder(), False
-    while piece := reply.read_some():
-        received_s = monotonic()
-        with malformed_answers():
-            events = decoder.feed(piece)
-        for event in events:
-            if done:
-                raise RequestFailed("protocol", f"an event follows [DONE]: {event[:_SHOWN]!r}")
-            if event.strip() == _DONE:
-                done = True
-            else:
-                yield event, received_s
+    for event, received_s in feed_events(reply, decoder, monotonic):
+        if done:
+            raise RequestFailed("protocol", f"an event follows [DONE]: {event[:_SHOWN]!r}")
+        if event.strip() == _DONE:
+            done = True
+        else:
+            yield event, received_s
     if not done:
         if decoder.rest.lstrip().startswith(b"{"):
             # Some servers write an error into a stream that has begun as a plain body.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 from specdeploy.errors import ConfigError
@@ -20,13 +22,17 @@ from specdeploy.triton.client.templates import TemplatesClient
 from specdeploy.triton.repository import names
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from specdeploy.config.schema import DeployConfig
     from specdeploy.pipeline.serving import Addresses
 
 __all__ = ["Target", "nvidia_target", "openai_target"]
 
 
-def openai_target(url: str, *, model: str | None, config: DeployConfig, api_key_env: str | None = None) -> Target:
+def openai_target(
+    url: str, *, model: str | None, config: DeployConfig, api_key_env: str | None = None, limit_s: float = math.inf
+) -> Target:
     """Return an OpenAI-compatible server as a target, after asking it what it offers.
 
     Args:
@@ -38,6 +44,8 @@ def openai_target(url: str, *, model: str | None, config: DeployConfig, api_key_
 
         api_key_env: Environment variable that holds the key; None sends none.
 
+        limit_s: What asking it may take (seconds).
+
     Raises:
         ConfigError: The URL, the model or the variable is not usable.
 
@@ -46,22 +54,23 @@ def openai_target(url: str, *, model: str | None, config: DeployConfig, api_key_
     address = ServerAddress.parse(url)
     key = None if api_key_env is None else _key(api_key_env)
     timeout_s = config.smoke.request_timeout_s
+    left = _time_left(limit_s, timeout_s)
 
-    def connect(dialect: Dialect, name: str) -> OpenAIClient:
+    def connect(dialect: Dialect, name: str, timeout_s: float) -> OpenAIClient:
         return OpenAIClient(address, model=name, dialect=dialect, api_key=key, timeout_s=timeout_s)
 
-    with connect(Dialect(), "") as client:
+    with connect(Dialect(), "", left()) as client:
         about = _about(client.models(), model)
     name = str(about["id"])
-    dialect = ask_dialect(lambda guess: connect(guess, name))
+    dialect = ask_dialect(lambda guess: connect(guess, name, left()))
     return Target(
         # Checks that call what only Triton has are skipped for want of a capability.
-        client_factory=lambda: cast("TritonClient", connect(dialect, name)),
+        client_factory=lambda: cast("TritonClient", connect(dialect, name, timeout_s)),
         expectations=openai_expectations(dialect, about=about, model=name, config=config),
     )
 
 
-def nvidia_target(endpoints: Addresses, *, front_door: str, config: DeployConfig) -> Target:
+def nvidia_target(endpoints: Addresses, *, front_door: str, config: DeployConfig, limit_s: float = math.inf) -> Target:
     """Return NVIDIA's templates on Triton as a target, after asking the server what they are.
 
     Args:
@@ -71,12 +80,14 @@ def nvidia_target(endpoints: Addresses, *, front_door: str, config: DeployConfig
 
         config: The deployment that the templates were filled in for.
 
+        limit_s: What asking the server may take (seconds).
+
     Raises:
         ServerFault: The server cannot be reached, or has no such model.
     """
     timeout_s = config.smoke.request_timeout_s
     with TritonClient(endpoints.http_url, endpoints.grpc_url, model=front_door, timeout_s=timeout_s) as client:
-        door = _front_door(client, front_door)
+        door = _front_door(client, front_door, _time_left(limit_s, timeout_s))
 
     def connect() -> TritonClient:
         return TemplatesClient(
@@ -121,13 +132,20 @@ def _key(variable: str) -> str:
     return key
 
 
-def _front_door(client: TritonClient, name: str) -> FrontDoor:
-    model_config = client.model_config(name)
+def _front_door(client: TritonClient, name: str, left: Callable[[], float]) -> FrontDoor:
+    model_config = client.model_config(name, timeout_s=left())
     steps = ensemble_steps(model_config)
-    engine = names.TARGET in steps or client.model_ready(names.TARGET)
+    engine = names.TARGET in steps or client.model_ready(names.TARGET, timeout_s=left())
+    configs = (model_config, *(client.model_config(step, timeout_s=left()) for step in steps))
     return FrontDoor(
-        metadata=client.metadata(name),
+        metadata=client.metadata(name, timeout_s=left()),
         steps=steps,
-        streams=any(is_decoupled(found) for found in (model_config, *(client.model_config(step) for step in steps))),
-        engine=engine and "input_ids" in client.metadata(names.TARGET).input_types,
+        streams=any(is_decoupled(found) for found in configs),
+        engine=engine and "input_ids" in client.metadata(names.TARGET, timeout_s=left()).input_types,
     )
+
+
+def _time_left(limit_s: float, each_s: float) -> Callable[[], float]:
+    """Return what says how long the next of several calls may take: no longer than each, and than is left for all."""
+    ends_at = time.monotonic() + limit_s
+    return lambda: max(min(each_s, ends_at - time.monotonic()), 0.0)

@@ -14,7 +14,7 @@ from specdeploy.report.markup import Markup, join, tag
 from specdeploy.report.model import Bundle, read_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 _VERDICTS: Final = {
@@ -54,12 +54,27 @@ def _head(name: str) -> Markup:
 
 
 def _header(bundle: Bundle, name: str) -> Markup:
-    status = bundle.gate["status"] if bundle.gate else ""
-    _, colour = parts.status(status)
-    verdict = tag("div", _VERDICTS.get(status, "Not judged"), class_=f"verdict {colour}", role="status")
+    badges = tag("div", *(_badge(*verdict) for verdict in _verdicts(bundle)), class_="verdicts", role="status")
     words = tag("div", tag("div", "specdeploy report", class_="kicker"), tag("h1", name), _subtitle(bundle))
     warned = sections.warnings(bundle)
-    return tag("header", tag("div", words, verdict, class_="top"), sections.headline(bundle), warned)
+    return tag("header", tag("div", words, badges, class_="top"), sections.headline(bundle), warned)
+
+
+def _verdicts(bundle: Bundle) -> Iterator[tuple[str, str]]:
+    """Yield statuses and words: the gate's, and the smoke test's, of which the gate knows nothing, unless it passed."""
+    status = bundle.gate["status"] if bundle.gate else ""
+    yield status, _VERDICTS.get(status, "Not judged")
+    smoke = bundle.smoke or {}
+    counts = smoke.get("counts", {})
+    if counts.get("fail") or smoke.get("server_lost"):
+        yield "fail", "Smoke test failed"
+    elif counts.get("undecided"):
+        yield "undecided", "Smoke test undecided"
+
+
+def _badge(status: str, words: str) -> Markup:
+    _, colour = parts.status(status)
+    return tag("div", words, class_=f"verdict {colour}")
 
 
 def _subtitle(bundle: Bundle) -> Markup:

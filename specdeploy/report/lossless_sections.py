@@ -41,6 +41,7 @@ def losslessness_section(smoke: Mapping[str, Any] | None) -> Markup:
         tag("p", _ABOUT),
         _overview(checks),
         _differences(differences),
+        _compared(checks),
         *(_sampled(details) for details in sampled if details.get("tests")),
     )
 
@@ -55,7 +56,10 @@ def _overview(checks: Iterable[Mapping[str, Any]]) -> Markup:
     header = [
         "Result",
         "Check",
-        *(parts.column(title, "n") for title in ("Answers", "Ties", "Unstable", "Divergences", "Drafts rejected")),
+        *(
+            parts.column(title, "n")
+            for title in ("Answers", "Ties", "Unstable", "Divergences", "Different drafts rejected")
+        ),
         "What was seen",
     ]
     return parts.table("Checks of losslessness", (header,), [_overview_row(check) for check in checks], class_="stack")
@@ -72,9 +76,39 @@ def _overview_row(check: Mapping[str, Any]) -> Markup:
         parts.status_cell(check["status"]),
         tag("td", tag("code", check["name"])),
         *(parts.number(plain(count) if compared else DASH) for count in counts),
-        parts.number(plain(details["rejected_drafts"]) if "rejected_drafts" in details else DASH),
+        parts.number(_rejected(details)),
         tag("td", check.get("reason", "")),
     )
+
+
+def _rejected(details: Mapping[str, Any]) -> str:
+    count = details.get("different_rejected_drafts", details.get("rejected_drafts"))
+    return DASH if count is None else plain(count)
+
+
+def _compared(checks: Iterable[Mapping[str, Any]]) -> Markup | None:
+    """Show which prompts were compared with which numbers of drafts: what is not here was left out."""
+    rows = [
+        parts.row(tag("code", check["name"]), prompt, ", ".join(lengths), parts.number(", ".join(rejected)))
+        for check in checks
+        for prompt, (lengths, rejected) in _by_prompt(_details(check).get("cases", ())).items()
+    ]
+    if not rows:
+        return None
+    header = ["Check", "Prompt", "Drafts a round", parts.column("Drafts rejected, of each answer", "n")]
+    table = parts.table("What was compared", (header,), rows)
+    return join((tag("h3", "What was compared"), table))
+
+
+def _by_prompt(cases: Iterable[Mapping[str, Any]]) -> dict[str, tuple[list[str], list[str]]]:
+    """Return draft lengths and numbers of rejected drafts of each prompt, in the order in which they were asked."""
+    found: dict[str, tuple[list[str], list[str]]] = {}
+    for case in cases:
+        lengths, rejected = found.setdefault(case["prompt"], ([], []))
+        drafts = case.get("num_draft_tokens")
+        lengths.append("as deployed" if drafts is None else plain(drafts))
+        rejected.append(plain(case["rejected_drafts"]))
+    return found
 
 
 def _differences(entries: Sequence[tuple[str, Mapping[str, Any]]]) -> Markup | None:
@@ -136,9 +170,9 @@ def _sampled(sampled: Mapping[str, Any]) -> Markup:
     words = (
         f"Each prompt was answered many times with and without drafts (temperature {plain(sampled['temperature'])}, "
         f"top_k {plain(sampled['top_k'])}). A permutation test compares how often each token comes; with Holm's rule "
-        f"all comparisons together fail a lossless deployment at most {plain(sampled['alpha'] * 100)} times of 100. "
-        "The distance is total variation, which chance alone makes positive; the last but one column is the smallest "
-        "that would have been found four times of five."
+        f"all comparisons together fail a lossless deployment in {plain(sampled['alpha'] * 100)} % of all samples at "
+        'most. The distance is total variation, which chance alone makes positive; "would have shown" is the smallest '
+        "one that is found four times of five."
     )
     figures = [_counts_figure(number, test) for number, test in enumerate(tests, start=1)]
     return join(

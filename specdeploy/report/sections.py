@@ -61,7 +61,7 @@ def smoke_section(smoke: Mapping[str, Any] | None) -> Markup:
             parts.status_cell(check["status"]),
             tag("td", tag("code", check["name"])),
             parts.number(f"{check.get('duration_s', 0.0):.2f}"),
-            tag("td", check.get("reason", "")),
+            tag("td", check.get("reason", ""), _hint(check)),
         )
         for check in smoke["checks"]
     ]
@@ -69,6 +69,11 @@ def smoke_section(smoke: Mapping[str, Any] | None) -> Markup:
     lost = smoke.get("server_lost")
     words = tag("p", f"The server was lost: {lost}", class_="fail") if lost else None
     return parts.section("Smoke test", words, parts.table("Checks of the smoke test", (header,), rows, class_="stack"))
+
+
+def _hint(check: Mapping[str, Any]) -> Markup | None:
+    """Show what to do about a check that did not pass."""
+    return tag("div", check["hint"], class_="soft") if check.get("hint") else None
 
 
 def circumstances(bundle: Bundle) -> Markup:
@@ -170,7 +175,7 @@ def _smoke_tile(smoke: Mapping[str, Any] | None) -> Markup:
         return _tile("Smoke test", _NOT_RUN)
     counts = smoke["counts"]
     skipped = f"{counts['skip']} skipped" if counts.get("skip") else ""
-    return _tile("Smoke test", f"{counts['pass']} of {sum(counts.values())} checks", skipped)
+    return _tile("Smoke test", f"{counts['pass']} of {sum(counts.values()) - counts.get('skip', 0)} checks", skipped)
 
 
 def _warnings(bundle: Bundle) -> Iterator[Markup]:

@@ -35,6 +35,7 @@ _STATUS: Final = {
     "not_measured": "NOT MEASURED",
 }
 # Statuses whose reason is told in full below the table; in it, a reason has one line of this many characters.
+_NOT_PASSED: Final = (("undecided", "undecided"), ("skip", "skipped"))
 _TOLD_IN_FULL: Final = ("fail", "undecided")
 _REASON_WIDTH: Final = 100
 _DIFFERENCES_SHOWN: Final = 4
@@ -192,8 +193,8 @@ def _engine(engine: object) -> str:
 
 def _smoke_words(smoke: Mapping[str, Any]) -> str:
     counts = smoke["counts"]
-    undecided = f", {counts['undecided']} undecided" if counts.get("undecided") else ""
-    return f"{counts['pass']} of {sum(counts.values())} checks passed{undecided}"
+    more = "".join(f", {counts[kind]} {words}" for kind, words in _NOT_PASSED if counts.get(kind))
+    return f"{counts['pass']} of {sum(counts.values()) - counts.get('skip', 0)} checks passed{more}"
 
 
 def _gate_words(gate: Mapping[str, Any]) -> str:

@@ -47,6 +47,15 @@ def first_difference(expected: Chunk, seen: Chunk) -> Difference | None:
     """Compare two answers by their ids, and by their texts when the ids agree; None when they are the same."""
     if expected.ids == seen.ids and expected.text == seen.text:
         return None
+    return _from(expected, seen)
+
+
+def ending(answer: Chunk) -> Difference:
+    """Return the end of an answer, as the place where another parts from it that is the same and ends otherwise."""
+    return _from(answer, answer)
+
+
+def _from(expected: Chunk, seen: Chunk) -> Difference:
     token = _parting(expected.ids, seen.ids)
     character = _parting(expected.text, seen.text)
     around = slice(max(token - _AROUND, 0), token + _AROUND)
@@ -94,6 +103,16 @@ def require_ids(what: str, chunk: Chunk) -> None:
     """
     if not chunk.ids:
         raise Broken(f"{what}: the answer has no token ids (text {chunk.text[:_SHOWN]!r})")
+
+
+def require_content(what: str, chunk: Chunk) -> None:
+    """Fail when an answer that should have some content has neither text nor token ids.
+
+    Raises:
+        Broken: It is empty: a comparison with it would say nothing.
+    """
+    if not (chunk.text or chunk.ids):
+        raise Broken(f"{what}: the answer is empty: it has neither text nor token ids")
 
 
 def _parting(left: Sequence[Any], right: Sequence[Any]) -> int:

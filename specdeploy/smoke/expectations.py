@@ -99,6 +99,8 @@ class Expectations:
 
         samples: Sampled answers with drafts, and as many without, for the comparison of distributions; 0 leaves it out.
 
+        seed: Of the sampled answers; the same one gives the same answers again.
+
         alpha: How often a lossless deployment may fail that comparison by chance.
 
         tie_margin: Logits of the target's two best tokens that are this near are a tie; 0 goes by its precision.
@@ -132,6 +134,7 @@ class Expectations:
     request_timeout_s: float = 60.0
     check_timeout_s: float = 120.0
     samples: int = 200
+    seed: int = 0
     alpha: float = 0.01
     tie_margin: float = 0.0
     clients: int = 10

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from specdeploy.errors import ConfigError
 from specdeploy.smoke.expectations import SmokePrompt
+from specdeploy.smoke.report import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,7 +78,7 @@ class Golden:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document that is written to the file."""
-        return {
+        document = {
             "schema_version": SCHEMA_VERSION,
             "kind": KIND,
             "created": self.created,
@@ -98,12 +99,29 @@ class Golden:
                 for answer in self.answers
             ],
         }
+        return {**document, "answers_digest": answers_digest(document)}
+
+
+def answers_digest(document: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the answers and of how they were asked for.
+
+    What no file can hold (half of a surrogate pair) counts as it is written out.
+
+    Args:
+        document: What is written to the file.
+    """
+    covered = {name: document[name] for name in ("max_tokens", "target_alone", "answers")}
+    return _digest(json.dumps(plain(covered), sort_keys=True, ensure_ascii=False))
+
+
+def _digest(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()}"
 
 
 def prompts_digest(prompts: Sequence[SmokePrompt]) -> str:
     """Return the SHA-256 of names and texts, in their order."""
-    listed = json.dumps([[prompt.name, prompt.text] for prompt in prompts], ensure_ascii=False)
-    return f"sha256:{hashlib.sha256(listed.encode(errors='surrogatepass')).hexdigest()}"
+    listed = json.dumps(plain([[prompt.name, prompt.text] for prompt in prompts]), ensure_ascii=False)
+    return _digest(listed)
 
 
 def tokenizer_fingerprint(tokenizer_json: str) -> str:
@@ -113,7 +131,7 @@ def tokenizer_fingerprint(tokenizer_json: str) -> str:
         ValueError: It is not JSON.
     """
     same = json.dumps(json.loads(tokenizer_json), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return f"sha256:{hashlib.sha256(same.encode(errors='surrogatepass')).hexdigest()}"
+    return _digest(same)
 
 
 def parse_golden(text: str, *, source: str) -> Golden:
@@ -125,7 +143,7 @@ def parse_golden(text: str, *, source: str) -> Golden:
         source: The file's name, for messages.
 
     Raises:
-        ConfigError: It is not one, is of another version, is damaged, or its prompts were edited after recording.
+        ConfigError: It is not one, is of another version, is damaged, or was edited after recording.
     """
     try:
         document = json.loads(text)
@@ -156,6 +174,8 @@ def parse_golden(text: str, *, source: str) -> Golden:
         raise ConfigError(
             f"{source}: its prompts are not those that were recorded: prompts_digest differs", hint=_AGAIN
         )
+    if _value(document, "answers_digest", str, source) != golden.as_dict()["answers_digest"]:
+        raise ConfigError(f"{source} was edited after recording, or is damaged: answers_digest differs", hint=_AGAIN)
     return golden
 
 

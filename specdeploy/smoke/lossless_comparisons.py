@@ -57,6 +57,8 @@ class Comparisons:
         self._usual = probe.expect.num_draft_tokens
         self.compared = 0
         self.rejections = 0
+        self.cases: list[dict[str, Any]] = []
+        self._of_prompt: dict[str, int] = {}
         self.differences: list[dict[str, Any]] = []
 
     @property
@@ -69,10 +71,23 @@ class Comparisons:
         """Differences that are no numerics."""
         return self.kinds["divergence"] + self.kinds["not judged"]
 
+    @property
+    def trials(self) -> int:
+        """Rejected drafts that are surely different ones, at least.
+
+        The same prompt once more, with other draft lengths or in other company, mostly rejects the same drafts at the
+        same places: a rule that decides by what it sees decides the same again. So of each prompt the answer with the
+        most counts alone.
+        """
+        return sum(self._of_prompt.values())
+
     def add(self, case: Case, control_request: GenerateRequest, control: Chunk, seen: Chunk) -> None:
         """Compare an answer with that of the target alone."""
         self.compared += 1
-        self.rejections += rejected(seen, self._usual if case.drafts is None else case.drafts)
+        count = rejected(seen, self._usual if case.drafts is None else case.drafts)
+        self.rejections += count
+        self._of_prompt[case.request.prompt] = max(self._of_prompt.get(case.request.prompt, 0), count)
+        self.cases.append({"prompt": case.prompt, "num_draft_tokens": case.drafts, "rejected_drafts": count})
         difference = first_difference(control, seen)
         if difference is None:
             return
@@ -88,8 +103,10 @@ class Comparisons:
         return {
             "compared": self.compared,
             "kinds": dict(self.kinds),
+            "cases": self.cases,
             "rejected_drafts": self.rejections,
-            "excused_share": excused_share(self.rejections),
+            "different_rejected_drafts": self.trials,
+            "excused_share": excused_share(self.trials),
             "differences": self.differences,
         }
 
@@ -124,9 +141,12 @@ class Comparisons:
         return f"{' and '.join(words)} ({share:.0%}: numerics)" if words else ""
 
     def _acceptance(self) -> str:
-        if not self.rejections:
+        if not self.trials:
             return ""
-        return f"{self.rejections} drafts rejected (letting {excused_share(self.rejections):.1%} through would show)"
+        drafts = "1 draft" if self.trials == 1 else f"{self.trials} different drafts"
+        return (
+            f"{drafts} rejected (at 95 % confidence, letting {excused_share(self.trials):.1%} through would have shown)"
+        )
 
     def _texts(
         self, case: Case, control_request: GenerateRequest, control: Chunk, seen: Chunk, position: int

@@ -29,6 +29,8 @@ LENGTH: Final = 4
 #: With fewer answers on each side nothing but the grossest fault would show.
 LEAST: Final = 40
 _SEED: Final = 20_260_117
+#: More than a run sends sampled requests, so that runs with different seeds share none.
+_SEEDS_OF_A_RUN: Final = 100_000
 #: What a token that is not there is counted as: the answer ended before.
 _ENDED: Final = -1
 
@@ -123,12 +125,14 @@ class Sampler:
         probe: Sends the requests.
 
         options: Further inputs of every request, such as how drafts are verified.
+
+        part: Of the check, 0 or 1; each has seeds of its own, whatever the other used.
     """
 
-    def __init__(self, probe: Probe, options: dict[str, object]) -> None:
+    def __init__(self, probe: Probe, options: dict[str, object], *, part: int = 0) -> None:
         self._probe = probe
         self._options = options
-        self._seed = _SEED
+        self._seed = _SEED + _SEEDS_OF_A_RUN * (2 * probe.expect.seed + part)
 
     def request(self, prompt: str, *, drafts: int | None, max_tokens: int, **sampling: Any) -> GenerateRequest:  # noqa: ANN401
         """Return a sampled request with the next seed."""

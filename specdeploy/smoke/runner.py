@@ -23,19 +23,24 @@ if TYPE_CHECKING:
     from specdeploy.smoke.isolation import Caller
     from specdeploy.smoke.report import Status
     from specdeploy.triton.client import TritonClient
+    from specdeploy.triton.protocol import Chunk, GenerateRequest
 
 ClientFactory: TypeAlias = "Callable[[], TritonClient]"
 Question: TypeAlias = "Callable[[Probe], str]"
 
 _LIVE_TIMEOUT_S = 5.0
-# Of a run's budget, so that a server which is gone leaves something of it; and at least this much, so that a slow one
-# is not taken for gone.
-_LIVE_SHARE = 0.25
+# Of a run's budget, so that a server which is gone leaves something of it; as much as each of its requests has, so that
+# a slow one is not taken for gone, and at least this much.
+_LIVE_SHARE = 0.4
 _LEAST_LIVE_TIMEOUT_S = 0.5
+# So many checks that end with a time-out make it likely that all that are left do; a question for one token then tells.
+_PATIENCE = 3
+_TRIAL_TIMEOUT_S = 10.0
 NOT_STARTED = "the run was interrupted before"
 # A call whose deadline is the end of the run may give up a little before it.
 _TIMEOUT_SLACK_S = 0.25
 _WITHOUT_BUDGET = "Run it again without --quick, or on a machine that is less busy."
+_TIMEOUT = {"label": "timeout"}
 CUT_SHORT = "the run was interrupted while it ran"
 
 
@@ -52,7 +57,8 @@ def run_smoke(
 ) -> SmokeReport:
     """Run the selected checks in order and return what they found; a failing check never raises.
 
-    When the server no longer answers at all, the checks that are left are skipped with the reason.
+    When the server no longer answers at all, or several checks ended with a time-out and a short question for one token
+    does, too, the checks that are left are skipped with the reason.
 
     Args:
         client_factory: Makes a client; every check gets one of its own, and it is closed.
@@ -63,7 +69,7 @@ def run_smoke(
 
         skip: Names of the checks to leave out.
 
-        quick: Run only those that a readiness gate needs; others that ``only`` names are run as well.
+        quick: Run only those that a readiness gate needs, unless ``only`` names others.
 
         on_check: Called with each outcome as soon as it is known.
 
@@ -90,8 +96,8 @@ def select(only: Iterable[str], skip: Iterable[str], *, quick: bool = False) -> 
         near = difflib.get_close_matches(name, CHECKS, n=1)
         hint = f"Did you mean {near[0]!r}?" if near else f"The checks are {', '.join(CHECKS)}."
         raise ConfigError(f"there is no smoke check {name!r}", hint=hint)
-    if quick:
-        wanted |= {name for name, check in CHECKS.items() if check.quick}
+    if quick and not wanted:
+        wanted = {name for name, check in CHECKS.items() if check.quick}
     return tuple(name for name in CHECKS if (not wanted or name in wanted) and name not in unwanted)
 
 
@@ -132,6 +138,8 @@ class SmokeRun:
         budget_s: What the whole run may take (seconds); a check for which nothing is left is undecided. None is no
             limit but those of each check.
 
+        spent_s: What of that is gone already (seconds).
+
         call: How a check is called.
 
         monotonic: The clock of durations and time limits.
@@ -146,6 +154,7 @@ class SmokeRun:
         *,
         asked: Mapping[str, Asked] | None = None,
         budget_s: float | None = None,
+        spent_s: float = 0.0,
         call: Caller = directly,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -154,6 +163,7 @@ class SmokeRun:
         self._expect = expectations
         self._asked = dict(asked or {})
         self._budget_s = budget_s
+        self._spent_s = spent_s
         self._call = call
         self._monotonic = monotonic
         self._sleep = sleep
@@ -162,9 +172,10 @@ class SmokeRun:
     def of(self, selected: Iterable[str], on_check: Callable[[CheckResult], None] | None = None) -> SmokeReport:
         """Run these checks in this order; see :func:`run_smoke`. A signal's exception ends it and is not kept."""
         tell = on_check or _ignore
-        self._ends_at = None if self._budget_s is None else self._monotonic() + self._budget_s
+        self._ends_at = None if self._budget_s is None else self._monotonic() + self._budget_s - self._spent_s
         results: list[CheckResult] = []
         lost = self._lost()
+        late = 0
         for name in selected:
             reason = lost or self._beyond(name)
             if reason:
@@ -172,6 +183,9 @@ class SmokeRun:
             else:
                 result = self._one(name)
                 lost = self._lost() if result.status == "fail" else ""
+                late += self._is_late(result)
+                if late >= _PATIENCE and not lost:
+                    lost, late = self._stuck(late), 0
             results.append(result)
             tell(result)
         return SmokeReport(checks=tuple(results), server_lost=lost)
@@ -205,7 +219,7 @@ class SmokeRun:
         except SpecdeployError as error:
             found = _Found(self._blame(), error.message, _label(error), hint=error.hint)
         except Exception as error:  # noqa: BLE001 - one check's crash is that check's failure, and the others still run
-            found = _Found("fail", f"{type(error).__name__}: {error}")
+            found = _Found("fail", _told(error))
         return found
 
     def _ask(self, question: Question, limit_s: float) -> str:
@@ -251,10 +265,62 @@ class SmokeRun:
         try:
             self._call(look, limit_s)
         except SpecdeployError as error:
+            if _label(error) == _TIMEOUT and self._budget_s is not None:
+                return (
+                    f"the server cannot be reached: it did not answer within {limit_s:g} s, so it hangs or is too slow "
+                    f"for --quick, which has {self._budget_s:g} s for all"
+                )
             return f"the server cannot be reached: {error.message}"
         except Broken as error:
             return f"the server cannot be reached: {error}"
+        except Exception as error:  # noqa: BLE001 - whatever a server sends, it must not end the run without a result
+            return f"the server cannot be reached: {_told(error)}"
         return ""
+
+    def _is_late(self, result: CheckResult) -> bool:
+        """Whether a check ended because an answer did not come in time, whatever it made of that."""
+        timed_out = result.details.get("label") == "timeout" or result.duration_s >= self._expect.request_timeout_s
+        return timed_out and result.status in {"fail", "undecided"}
+
+    def _stuck(self, late: int) -> str:
+        """Say which way to the server no longer brings an answer, though it is live; nothing when each does."""
+        limit_s = self._within_budget(min(_TRIAL_TIMEOUT_S, self._expect.request_timeout_s))
+        if limit_s <= 0:
+            return ""
+        ways = {"over HTTP": Probe.whole_http}
+        if capabilities.GRPC in self._expect.capabilities:
+            ways = {"over gRPC": Probe.whole, **ways}
+        for way, whole in ways.items():
+            if not self._answers(whole, limit_s):
+                return (
+                    f"the server takes requests and does not answer them: {late} checks ended with a time-out, and a "
+                    f"question for one token {way} had no answer within {limit_s:g} s"
+                )
+        return ""
+
+    def _answers(self, whole: Callable[[Probe, GenerateRequest], Chunk], limit_s: float) -> bool:
+        """Whether anything is said to a question for one token; what is said is judged by the checks."""
+        try:
+            self._ask(lambda probe: whole(probe, probe.request(max_tokens=1)).text, limit_s)
+        except Broken:
+            return False
+        except SpecdeployError as error:
+            return _label(error) != _TIMEOUT
+        except Exception:  # noqa: BLE001 - an answer of another kind is an answer
+            return True
+        return True
+
+
+def unasked(selected: Iterable[str], reason: str) -> SmokeReport:
+    """Return the report of a run that never came to ask the server.
+
+    Args:
+        selected: What was to run.
+
+        reason: Why it did not.
+    """
+    results = [CheckResult(name=name, status="skip", duration_s=0.0, reason=reason) for name in selected]
+    return SmokeReport(checks=tuple(results), server_lost=reason)
 
 
 def cut_short(selected: Iterable[str], done: Iterable[CheckResult], *, exit_code: int) -> SmokeReport:
@@ -284,6 +350,10 @@ def cut_short(selected: Iterable[str], done: Iterable[CheckResult], *, exit_code
 def _label(error: SpecdeployError) -> dict[str, object]:
     label = getattr(error, "label", None)
     return {} if label is None else {"label": label}
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _ignore(_result: CheckResult) -> None:

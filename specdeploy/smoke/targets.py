@@ -9,6 +9,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.config.rules import PAIRS
+from specdeploy.errors import ConfigError
 from specdeploy.smoke.capabilities import CONTROL, COUNTS, ENGINES, GRPC, IDS, STREAM, STREAM_END, TRITON
 from specdeploy.smoke.expectations import Expectations
 from specdeploy.triton.repository import names
@@ -23,6 +24,23 @@ if TYPE_CHECKING:
 
 #: NVIDIA's model between the engines and the text, which our decoder does without.
 POSTPROCESSING: Final = "postprocessing"
+#: Why a server is not held to a limit.
+UNTOLD: Final = "the server does not say how long a sequence may be"
+#: What a server may mean when it says how long a sequence may be; less or more is a way to say nothing.
+_TELLS_LENGTH: Final = range(16, 1_000_000_000)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LimitUntold(Expectations):
+    """What is expected of a server that does not say how long a sequence may be.
+
+    ``max_seq_len`` is then that of the configuration, which the server has not promised.
+    """
+
+
+def tells_limit(expect: Expectations) -> bool:
+    """Say whether ``max_seq_len`` is the server's own limit."""
+    return not isinstance(expect, LimitUntold)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,20 +98,26 @@ def openai_expectations(
         model: The model's name on the server.
 
         config: The deployment that the server is compared with.
+
+    Raises:
+        ConfigError: The answers that are asked for are longer than the server's longest sequence.
     """
     offered = {IDS: dialect.ids, COUNTS: dialect.counts, STREAM: True, STREAM_END: dialect.stream_end}
-    longest = about.get("max_model_len")
-    return dataclasses.replace(
-        _of_config(config),
+    told = about.get("max_model_len")
+    longest = told if isinstance(told, int) and not isinstance(told, bool) and told in _TELLS_LENGTH else None
+    expect = dataclasses.replace(
+        _of_config(config, LimitUntold if longest is None else Expectations),
         models=(model,),
         front_door=model,
         second_door=None,
         draft_model=None,
         fixed_by="the server",
-        max_seq_len=longest if isinstance(longest, int) else config.build.max_seq_len,
+        max_seq_len=config.build.max_seq_len if longest is None else longest,
         metrics=False,
         capabilities=_offered(offered),
     )
+    require_room(expect)
+    return expect
 
 
 def nvidia_expectations(door: FrontDoor, *, config: DeployConfig, metrics: bool) -> Expectations:
@@ -108,6 +132,9 @@ def nvidia_expectations(door: FrontDoor, *, config: DeployConfig, metrics: bool)
         config: The deployment that the templates were filled in for.
 
         metrics: Whether the address of the metrics endpoint is known.
+
+    Raises:
+        ConfigError: The answers that are asked for are longer than the engines' longest sequence.
     """
     outputs = door.metadata.output_types
     offered = {
@@ -124,7 +151,7 @@ def nvidia_expectations(door: FrontDoor, *, config: DeployConfig, metrics: bool)
     drafts = door.takes_drafts and config.speculation.method in PAIRS
     engines = (names.TARGET, names.DRAFT) if drafts else (names.TARGET,)
     called = door.steps or (names.PREPROCESSING, POSTPROCESSING, *engines)
-    return dataclasses.replace(
+    expect = dataclasses.replace(
         _of_config(config),
         models=(door.metadata.name, *called),
         front_door=door.metadata.name,
@@ -134,6 +161,29 @@ def nvidia_expectations(door: FrontDoor, *, config: DeployConfig, metrics: bool)
         metrics=metrics,
         capabilities=_offered(offered),
     )
+    require_room(expect)
+    return expect
+
+
+def require_room(expect: Expectations) -> None:
+    """Stop where the answers that are compared cannot fit, whatever the tokenizer: no check could then pass.
+
+    Args:
+        expect: What is expected of a server; where its limit is not its own, nothing is known.
+
+    Raises:
+        ConfigError: A prompt and ``max_tokens`` are longer than ``max_seq_len``. No word is less than a token.
+    """
+    if not tells_limit(expect):
+        return
+    longest = max(expect.prompts, key=lambda prompt: len(prompt.text.split()))
+    words = max(len(longest.text.split()), 1)
+    if words + expect.max_tokens > expect.max_seq_len:
+        raise ConfigError(
+            f"smoke.max_tokens is {expect.max_tokens}, which does not fit: with prompt {longest.name}, of {words} "
+            f"tokens or more, a sequence has {expect.max_seq_len} at most",
+            hint="lower smoke.max_tokens, or serve with a longer build.max_seq_len",
+        )
 
 
 def ensemble_steps(model_config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -155,9 +205,9 @@ def is_decoupled(model_config: Mapping[str, Any]) -> bool:
     return bool((model_config.get("model_transaction_policy") or {}).get("decoupled"))
 
 
-def _of_config(config: DeployConfig) -> Expectations:
+def _of_config(config: DeployConfig, kind: type[Expectations] = Expectations) -> Expectations:
     """Return what a configuration says of any server with these models."""
-    return Expectations(
+    return kind(
         models=(),
         num_draft_tokens=config.speculation.num_draft_tokens,
         max_seq_len=config.build.max_seq_len,
@@ -165,6 +215,7 @@ def _of_config(config: DeployConfig) -> Expectations:
         max_tokens=config.smoke.max_tokens,
         request_timeout_s=config.smoke.request_timeout_s,
         samples=config.smoke.samples,
+        seed=config.smoke.seed,
         alpha=config.smoke.alpha,
         tie_margin=config.smoke.tie_margin,
         clients=config.smoke.clients,

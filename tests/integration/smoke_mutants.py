@@ -8,12 +8,13 @@ be switched while a server runs (types of tensors, models, endpoints) is in a se
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import shutil
 from typing import TYPE_CHECKING, Final
 
 from safetensors.numpy import load_file, save_file
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
 
 from specdeploy.triton.sources import backend_sources
 from tests.deployments import write_deployment
@@ -34,6 +35,8 @@ def on(name):
 _DECODER: Final = "speculative_decoder/1/"
 _PREPROCESSING: Final = "preprocessing/1/"
 _BACKEND: Final = "tensorrtllm_cpu/"
+#: Characters of two bytes that no prompt has.
+_WHOLE_CHARACTERS: Final = "ъψßø"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,7 +327,10 @@ STATIC: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def write_deployment_with_long_characters(folder: Path) -> None:
-    """Write a tiny deployment whose model likes bytes that make characters of two, beside plain text."""
+    """Write a tiny deployment whose model likes bytes that make characters of two, beside plain text.
+
+    Some characters of two bytes are one token, so that not nearly all that it writes beyond ASCII is no character.
+    """
     write_deployment(folder)
     tokenizer = Tokenizer.from_file(str(folder / "target/tokenizer.json"))
     leads = [tokenizer.encode(character).ids[0] for character in "éдрα"]
@@ -333,9 +339,25 @@ def write_deployment_with_long_characters(folder: Path) -> None:
     tensors = load_file(path)
     tensors["model.embed_tokens.weight"][leads] *= 6.0
     tensors["model.embed_tokens.weight"][rest] *= 2.5
+    tensors["model.embed_tokens.weight"][_with_whole_characters(folder / "target/tokenizer.json")] *= 2.0
     save_file(tensors, path, metadata={"format": "pt"})
     shutil.rmtree(folder / "draft")
     perturb_checkpoint(folder / "target", folder / "draft", 0.02)
+
+
+def _with_whole_characters(path: Path) -> list[int]:
+    """Make characters of two bytes of the last merged tokens of a byte-level tokenizer; return their ids."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    model = document["model"]
+    ids = []
+    for character in _WHOLE_CHARACTERS:
+        old, new = model["merges"].pop(), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        left, right = new.pre_tokenize_str(character)[0][0]
+        ids.append(model["vocab"].pop("".join(old)))
+        model["vocab"][left + right] = ids[-1]
+        model["merges"].insert(0, [left, right])
+    path.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
+    return ids
 
 
 def switchable(repository: Path, switch: Path) -> dict[str, bytes]:

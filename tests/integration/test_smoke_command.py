@@ -24,6 +24,7 @@ import yaml
 from specdeploy.cli import cli
 from specdeploy.smoke import CHECKS
 from specdeploy.smoke.cures import CURES
+from specdeploy.smoke.golden import answers_digest
 from tests.deployments import specdeploy, write_deployment
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ target: {checkpoint: target}
 draft: {checkpoint: draft}
 smoke: {request_timeout_s: 120}
 """
+# For commands that are started without `specdeploy()`.
+HERE = {"PYTHONPATH": str(Path(__file__).parents[2])}
 # Far more than an interpreter takes to end, on a busy machine too, and far less than a request may take above.
 SOON_S = 60.0
 # A machine that is busy with other tests takes longer than a gate may.
@@ -225,6 +228,96 @@ CHECKS["metadata"] = Check(run)
     assert json.loads((folder / "reports" / "smoke.json").read_text())["interrupted"] is True
 
 
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT,) * 4])
+def test_signals_close_together_are_one(folder: Path, live: LiveServer, numbers: tuple[int, ...]) -> None:
+    """None is taken for a failing check, and none comes between the outcome and its files."""
+    with silent_port() as silent:
+        arguments = ("--skip", "models-ready", "--http", live.address, "--grpc", silent, "--junit", "junit.xml")
+        process = start(folder, "smoke", *arguments)
+        assert live.asked.wait(SOON_S)
+        for number in numbers[:-1]:
+            process.send_signal(number)
+        _, stderr = end(process, numbers[-1])
+
+    # The last may also meet an interpreter that is at its end, and has no handlers any more.
+    assert process.returncode in {130, 143, -signal.SIGINT}, stderr
+    kept = json.loads((folder / "reports" / "smoke.json").read_text())
+    assert (kept["interrupted"], kept["counts"]["fail"]) == (True, 0)
+    assert "interrupted" in {error.get("type") for error in ET.parse(folder / "junit.xml").iter("error")}
+
+
+def test_a_server_that_answers_no_request_is_lost_after_a_few(folder: Path, live: LiveServer) -> None:
+    """Live over HTTP, and silent otherwise: the checks that are left do not wait for a time-out each."""
+    with silent_port() as silent:
+        limit = ("--set", "smoke.request_timeout_s=1")
+        done = specdeploy("smoke", *limit, "--http", live.address, "--grpc", silent, cwd=folder, timeout_s=100)
+
+    assert done.returncode == 4, done.stdout
+    assert "the server takes requests and does not answer them: 3 checks ended with a time-out" in done.stdout
+
+
+# Outputs without a server
+
+
+def test_a_server_that_is_not_there_leaves_no_green_results(folder: Path) -> None:
+    """JUnit and the document say that nothing was asked, over what an earlier run may have left."""
+    (folder / "junit.xml").write_text("<testsuites/>")
+    nobody = ("--openai", "http://127.0.0.1:1/v1")
+    runs = {"smoke": (), "smoke-openai": nobody}
+
+    for name, arguments in runs.items():
+        done = specdeploy("smoke", "--junit", "junit.xml", "--json", *arguments, cwd=folder)
+
+        document = json.loads(done.stdout)
+        assert done.returncode == document["exit_code"] == 4, done.stderr
+        assert document["server_lost"]
+        assert "error:" in done.stderr
+        assert json.loads((folder / "reports" / f"{name}.json").read_text()) == document
+        assert [error.get("type") for error in ET.parse(folder / "junit.xml").iter("error")] == ["server-lost"]
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_full_disk_below_a_stream_is_no_bug(folder: Path, stream: str) -> None:
+    """Where the outcome cannot be shown the message says so (4); progress that cannot be shown ends nothing."""
+    command = [sys.executable, "-m", "specdeploy", "smoke", "--http", "127.0.0.1:1", "--grpc", "127.0.0.1:1"]
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            text=True,
+            timeout=100,
+            check=False,
+            env={**os.environ, **HERE},
+            **streams | {stream: full},
+        )
+
+    assert done.returncode == 4
+    if stream == "stdout":
+        assert "cannot be written to standard output: No space left" in done.stderr
+        assert "Traceback" not in done.stderr
+    else:
+        assert "the server was lost" in done.stdout
+    assert (folder / "reports" / "smoke.json").is_file()
+
+
+def test_a_closed_stream_is_no_bug(folder: Path) -> None:
+    """Without standard output the exit code is the outcome."""
+    program = f"{shlex.quote(sys.executable)} -m specdeploy smoke --http 127.0.0.1:1 --grpc 127.0.0.1:1"
+    done = subprocess.run(
+        ["sh", "-c", f"exec {program} >&-"],
+        cwd=folder,
+        text=True,
+        stderr=subprocess.PIPE,
+        timeout=100,
+        check=False,
+        env={**os.environ, **HERE},
+    )
+
+    assert done.returncode == 4
+    assert "Traceback" not in done.stderr
+
+
 # Options
 
 
@@ -234,7 +327,19 @@ CHECKS["metadata"] = Check(run)
         (("--api-model", "m"), "--api-model and --api-key-env are for --openai"),
         (("--openai", "http://h/v1", "--http", "h:1", "--grpc", "h:2"), "--openai names a server"),
         (("--openai", "http://h/v1", "--front-door", "ensemble"), "--openai names a server"),
+        (("--openai", "http://h/v1", "--metrics", "h:1"), "--openai names a server"),
+        (("--openai", "http://[::1/v1"), "is no address of an OpenAI-compatible server"),
+        (("--openai", "http://a..b/v1"), "is no address of an OpenAI-compatible server"),
+        (("--http", "a..b:1", "--grpc", "h:2"), "--http 'a..b:1' is no address"),
+        (("--http", "h:1", "--grpc", "me:s3cret@h:2"), "--grpc '...@h:2' is no address"),
+        (("--metrics", "h:1"), "--metrics is for a server that is named"),
         (("--front-door", "ensemble"), "--front-door ensemble is for a server that is not ours"),
+        (("--prompts", "code", "--http", "h:1", "--grpc", "h:2"), "--prompts says what the recorded answers are to"),
+        (("--junit", "", "--http", "h:1", "--grpc", "h:2"), "--junit names no file"),
+        (("--http", "h:1", "--grpc", "h:2", "record"), "--http stands before record"),
+        (("--only", "seeds", "record"), "--only stands before record"),
+        (("-c", "specdeploy.yaml", "record"), "--config stands before record"),
+        (("record", "-o", "specdeploy.yaml/x.json"), "-o: specdeploy.yaml/x.json cannot be written"),
         (("--only", "sneeds", "--http", "h:1", "--grpc", "h:2"), "there is no smoke check 'sneeds'"),
         (("--golden", "nowhere.json", "--http", "h:1", "--grpc", "h:2"), "nowhere.json cannot be read"),
     ],
@@ -248,13 +353,14 @@ def test_options_that_make_no_sense_are_refused(folder: Path, arguments: tuple[s
 
 
 @pytest.mark.parametrize("arguments", [("--set", "report.path=specdeploy.yaml"), ("--junit", "specdeploy.yaml/x.xml")])
-def test_results_that_cannot_be_written_are_shown_all_the_same(folder: Path, arguments: tuple[str, ...]) -> None:
-    """A read-only file system is the user's to mend (2), not a bug, and the outcome is on the terminal."""
+def test_results_that_could_not_be_written_are_known_before_the_run(folder: Path, arguments: tuple[str, ...]) -> None:
+    """A read-only file system is the user's to mend (2), not a bug, and nothing is asked that would be lost."""
     done = specdeploy("smoke", "--http", "127.0.0.1:1", "--grpc", "127.0.0.1:1", *arguments, cwd=folder)
 
     assert done.returncode == 2, done.stderr
-    assert "the server was lost" in done.stdout
+    assert done.stdout == ""
     assert "cannot be written" in done.stderr
+    assert "nothing was asked yet" in done.stderr
 
 
 # The page
@@ -317,17 +423,27 @@ def test_the_manifests_of_the_page_are_whole() -> None:
 
 
 def test_the_compose_file_of_the_page_is_whole() -> None:
-    """The test waits for the server's health check, and both are commands of ours."""
+    """Both services are commands of ours; the test waits until the server is healthy by the image's own check."""
     (services,) = [document["services"] for document in _manifests() if "services" in document]
 
-    kind, *words = services["llama"]["healthcheck"]["test"]
-    assert kind == "CMD"
-    _parsed(words)
-    assert int(services["llama"]["healthcheck"]["timeout"].removesuffix("s")) >= 12
     # The image's entry point is the program.
     for service in services.values():
         _parsed(["specdeploy", *service["command"]])
-    assert services["smoke"]["depends_on"].keys() < services.keys()
+    assert "healthcheck" not in services["llama"]
+    assert services["smoke"]["depends_on"]["llama"]["condition"] == "service_healthy"
+
+
+def test_the_servers_of_the_page_listen_where_the_test_asks() -> None:
+    """Ports and address are set, for by default a server takes free ports of loopback."""
+    (services,) = [document["services"] for document in _manifests() if "services" in document]
+    kinds = {document["kind"]: document for document in _manifests() if "kind" in document}
+    (server,) = kinds["Deployment"]["spec"]["template"]["spec"]["containers"]
+
+    for command in (server["command"], services["llama"]["command"]):
+        assert "--set=serve.host=0.0.0.0" in command
+        ports = {word.rpartition("=")[2] for word in command if "_port=" in word}
+        assert ports == {"8000", "8001", "8002"}
+    assert {port["port"] for port in kinds["Service"]["spec"]["ports"]} == {8000, 8001, 8002}
 
 
 def test_every_command_of_the_page_exists() -> None:
@@ -392,6 +508,7 @@ class TestAgainstTriton:
         compare = ("smoke", "--only", "server-ready", "--golden")
         same = specdeploy(*compare, "recorded.json", cwd=served)
         golden["answers"][0]["output_ids"][7] += 1
+        golden["answers_digest"] = answers_digest(golden)
         (served / "changed.json").write_text(json.dumps(golden))
         changed = specdeploy(*compare, "changed.json", "--format", "github", "--junit", "out/golden.xml", cwd=served)
 

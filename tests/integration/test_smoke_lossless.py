@@ -61,14 +61,14 @@ def _one_in_fifty():
     return next(_count) % 50 == 0
 """,
 )
-#: Puts the two best logits of every fifth position APART, and the other way round in passes that verify.
+#: Puts the two best logits of one position of EVERY so many APART, and the other way round in passes that verify.
 LEVEL = """class Generation:
     @staticmethod
     def _level(rows, length):
         rows = rows.copy()
         for index, row in enumerate(rows):
             first, second = np.argsort(-row, kind="stable")[:2]
-            if (length + index) % 5 == 0 and second > first:
+            if (length + index) % EVERY == 0 and second > first:
                 row[second] = row[first] + (1e-4 if len(rows) > 1 else -APART)
         return rows
 """
@@ -133,7 +133,7 @@ def test_sound_answers_are_the_targets_own(sound: RunningServer) -> None:
     assert (details["differences"], together["differences"]) == ([], [])
     assert details["compared"] == 3 * 3 + 2
     assert together["compared"] == 3 * 2
-    assert details["excused_share"] < 0.05
+    assert details["excused_share"] < 0.2
 
 
 def test_sound_samples_are_distributed_alike(sound: RunningServer) -> None:
@@ -141,12 +141,12 @@ def test_sound_samples_are_distributed_alike(sound: RunningServer) -> None:
     line, details = ask(sound, "lossless-sampled")
     tests = details["sampled"]["tests"]
 
-    assert "would have shown" in line
+    assert "would have been found 4 times of 5" in line
     assert len(tests) == 4
     assert all(test["samples"] == [300, 300] for test in tests)
     assert all(test["adjusted_p_value"] > 0.01 for test in tests)
     assert all(0 < test["detectable_distance"] < 0.4 for test in tests)
-    assert details["rejected_drafts"] >= 100
+    assert details["different_rejected_drafts"] >= 50
 
 
 #: What shows in distribution alone shows in many answers to one prompt.
@@ -222,7 +222,7 @@ MUTANTS: dict[str, tuple[tuple[tuple[str, str, str], ...], str, str]] = {
     ),
     "greedy: a clear best token is passed over": (
         (
-            (GENERATION, "class Generation:\n", LEVEL.replace("APART", "0.5")),
+            (GENERATION, "class Generation:\n", LEVEL.replace("APART", "0.5").replace("EVERY", "5")),
             (GENERATION, "rows=rows,", "rows=self._level(rows, self._length),"),
         ),
         "lossless-greedy",
@@ -250,7 +250,7 @@ def test_a_lossy_engine_is_found(mutant: str, triton_runtime: Runtime, repositor
 def test_numerics_are_a_tie_and_no_failure(triton_runtime: Runtime, repository: Path, tmp_path: Path) -> None:
     """Where the two best tokens are equal and verification moves one by 1e-4, the check passes and counts the ties."""
     engine = broken_engine(
-        (GENERATION, "class Generation:\n", LEVEL.replace("APART", "0.0")),
+        (GENERATION, "class Generation:\n", LEVEL.replace("APART", "0.0").replace("EVERY", "43")),
         (GENERATION, "rows=rows,", "rows=self._level(rows, self._length),"),
     )
     with TritonServer(triton_runtime, repository, run_dir=tmp_path, backends={"tensorrtllm": engine}) as server:

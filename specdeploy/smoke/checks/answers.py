@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import statistics
 from typing import TYPE_CHECKING
 
 from specdeploy.smoke.capabilities import GRPC, IDS, STREAM, STREAM_END
-from specdeploy.smoke.compare import require_ids, require_same
+from specdeploy.smoke.compare import require_content, require_ids, require_same
 from specdeploy.smoke.probe import Broken, NotApplicable
 from specdeploy.triton.protocol import join_chunks
 
@@ -18,6 +20,35 @@ if TYPE_CHECKING:
 _LONG_ANSWER = 40
 _EARLY = 0.5
 _TRIES = 3
+#: What decoding takes of a long answer's time; of less than this share nothing can be told.
+_EVIDENT = 0.2
+#: Pieces that come within less than this share of the answer's time came at once.
+_SPREAD = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class _Timing:
+    """When a long streamed answer came, and how long a short one takes (seconds).
+
+    Args:
+        short_s: An answer of one token.
+
+        first_s: Until the first piece.
+
+        last_s: Until the last piece.
+
+        pieces: Their number.
+    """
+
+    short_s: float
+    first_s: float
+    last_s: float
+    pieces: int
+
+    @property
+    def share(self) -> float:
+        """The share of the time that had gone when the first piece came."""
+        return self.first_s / self.last_s if self.last_s > 0 else 1.0
 
 
 def http_equals_grpc(probe: Probe) -> str:
@@ -47,12 +78,13 @@ def stream_grpc(probe: Probe) -> str:
 
 
 def stream_early(probe: Probe) -> str:
-    """The first piece of a long streamed answer comes in the first half of the time that the whole answer takes.
+    """The pieces of a long streamed answer come while the rest is being decoded.
 
-    An answer that is held back until it is complete comes all at once, at the end of that time. One that is streamed
-    begins after one round of many, so a half leaves room for a long prefill. A busy machine can delay a first piece,
-    but not three times in a row: an early one in any of three tries is enough. Clocks of two machines are not compared:
-    the time begins when the answer to a short request before it has arrived.
+    An answer that is held back until it is complete comes all at once, at the end of its time. So a first piece in the
+    first half of that time is enough, in any of three tries, since a busy machine may delay one. A long prefill or a
+    far network delays them all; then the pieces must be spread over half of the time that decoding takes, which is what
+    a long answer takes more than one of a single token. Where it hardly takes more, nothing can be told. Clocks of two
+    machines are not compared: a time begins when the answer before has arrived.
     """
     probe.require(STREAM)
     said = [_require_early(probe, "HTTP", probe.whole_http, probe.streamed_http)]
@@ -67,6 +99,7 @@ def second_door(probe: Probe) -> str:
     if door is None:
         raise NotApplicable("the deployment has one front door")
     first = probe.greedy()
+    require_content(probe.expect.front_door, first)
     call = probe.client.generate_grpc if probe.can(GRPC) else probe.client.generate_http
     second = call(probe.request(), model=door, timeout_s=probe.timeout_s)
     require_same(f"{probe.expect.front_door} and {door}", first, second)
@@ -84,30 +117,47 @@ def _require_early(
     streamed: Callable[[GenerateRequest], list[Chunk]],
 ) -> str:
     request = probe.request(max_tokens=max(2, min(_LONG_ANSWER, probe.expect.max_seq_len // 2)))
-    shares = []
+    tries = []
     for _ in range(_TRIES):
-        before = whole(probe.request(max_tokens=1))
-        pieces = streamed(request)
-        shares.append(_share_before_first(probe, what, before, pieces))
-        if shares[-1] < _EARLY:
-            return f"{what}: the first of {len(pieces)} pieces after {shares[-1]:.0%} of the time"
+        started, before = (whole(probe.request(max_tokens=1)) for _ in range(2))
+        tries.append(_timing(probe, what, (started, before), streamed(request)))
+        if tries[-1].share < _EARLY:
+            return f"{what}: the first of {tries[-1].pieces} pieces after {tries[-1].share:.0%} of the time"
+    whole_s = min(timing.last_s for timing in tries)
+    decoding_s = whole_s - min(timing.short_s for timing in tries)
+    spread_s = statistics.median(timing.last_s - timing.first_s for timing in tries)
+    if spread_s >= max(_EARLY * decoding_s, _SPREAD * whole_s):
+        return f"{what}: {tries[-1].pieces} pieces within {1e3 * spread_s:.1f} ms, after a long wait for the first"
+    if decoding_s < _EVIDENT * whole_s:
+        raise NotApplicable(
+            f"{what}: an answer of {request.max_tokens} tokens takes {1e3 * whole_s:.1f} ms, hardly more than one of a "
+            "single token: whether it is held back cannot be told"
+        )
     raise Broken(
-        f"{what}: in {_TRIES} of {_TRIES} tries the first of {len(pieces)} pieces came after half of the time "
-        f"({', '.join(f'{share:.0%}' for share in shares)}): the answer is held back, not streamed",
-        {"shares": shares, "pieces": len(pieces)},
+        f"{what}: in {_TRIES} of {_TRIES} tries the first of {tries[-1].pieces} pieces came after half of the time "
+        f"({', '.join(f'{timing.share:.0%}' for timing in tries)}), and all within {1e3 * spread_s:.1f} ms, though "
+        f"they take {1e3 * decoding_s:.1f} ms to decode: the answer is held back, not streamed",
+        {"shares": [timing.share for timing in tries], "pieces": tries[-1].pieces},
     )
 
 
-def _share_before_first(probe: Probe, what: str, before: Chunk, pieces: list[Chunk]) -> float:
-    """Return the share of the time that had gone when the first piece came."""
+def _timing(probe: Probe, what: str, short: tuple[Chunk, Chunk], pieces: list[Chunk]) -> _Timing:
+    """Return how long two short answers, one after the other, and then a streamed one took.
+
+    Raises:
+        NotApplicable: The client does not say when a piece arrived, or the answer is too short.
+    """
     if not pieces:
         raise Broken(f"{what}: a streamed answer ended without a piece")
-    start, first, last = before.received_s, pieces[0].received_s, pieces[-1].received_s
-    if start is None or first is None or last is None:
+    started_s, before_s = short[0].received_s, short[1].received_s
+    first_s, last_s = pieces[0].received_s, pieces[-1].received_s
+    if started_s is None or before_s is None or first_s is None or last_s is None:
         raise NotApplicable("the client does not say when a piece arrived")
     if len(pieces) == 1 and len(pieces[0].ids or pieces[0].text) <= probe.expect.num_draft_tokens + 1:
         raise NotApplicable(f"the answer is too short to be streamed: {pieces[0].text!r}")
-    return (first - start) / (last - start) if last > start else 1.0
+    return _Timing(
+        short_s=before_s - started_s, first_s=first_s - before_s, last_s=last_s - before_s, pieces=len(pieces)
+    )
 
 
 def _stream_equals_whole(
@@ -126,7 +176,9 @@ def _stream_equals_whole(
             _require_one_end(f"{what}, prompt {prompt.name}", chunks)
         if probe.can(IDS):
             _require_growth(f"{what}, prompt {prompt.name}", chunks, probe.expect.num_draft_tokens)
-        require_same(f"{what} and the whole answer, prompt {prompt.name}", whole(request), join_chunks(chunks))
+        expected = whole(request)
+        require_content(f"the whole answer, prompt {prompt.name}", expected)
+        require_same(f"{what} and the whole answer, prompt {prompt.name}", expected, join_chunks(chunks))
     return f"{pieces} pieces, prompts {prompts[0].name} and {prompts[1].name}"
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from specdeploy.smoke.capabilities import CONTROL, GRPC, IDS, STREAM, STREAM_END, TRITON
-from specdeploy.smoke.compare import require_ids, require_same
+from specdeploy.smoke.compare import require_content, require_ids, require_same
 from specdeploy.smoke.probe import Broken, NotApplicable
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ _OTHER_SEEDS = 4
 _TRIES = 4
 _SAMPLED_TOKENS = 16
 _REPLACEMENT = "\ufffd"
+#: So many tokens have a whole character, however many bytes it has.
+_WHOLE_CHARACTER = 4
+#: A text of as many tokens is not this much shorter than another.
+_MUCH_SHORTER = 4
 #: A text that no answer to the bundled prompts has.
 _NEVER = "~never~written~"
 
@@ -31,6 +35,7 @@ def short_answers(probe: Probe) -> str:
     """``max_tokens`` of 1, of less than the draft's length and of one round more gives exactly that many tokens."""
     drafts = probe.expect.num_draft_tokens
     reference = probe.greedy()
+    require_content("there is nothing to cut short", reference)
     most = len(reference.ids) if probe.can(IDS) else probe.expect.usual_tokens
     lengths = [n for n in sorted({1, max(drafts - 1, 1), drafts + 2}) if n <= most]
     if not lengths:
@@ -47,6 +52,7 @@ def stop_word(probe: Probe) -> str:
     Words in the midst of the answer, at its very start, across the border of two pieces, and several at once.
     """
     whole = probe.greedy()
+    require_content("there is nothing to stop at", whole)
     pieces = probe.streamed(probe.request()) if probe.can(STREAM) else []
     cases = _stop_cases(whole.text, [chunk.text for chunk in pieces])
     if not cases:
@@ -85,7 +91,8 @@ def parallel_clients(probe: Probe) -> str:
     """Clients at the same time each get the answer that they get alone, and none gets another's.
 
     To the letter where the target computes in fp32 on Triton. Elsewhere the size of a batch may turn a near-tie, as
-    ``lossless-batch`` tells; there an answer must begin more like its own than like that to any other prompt.
+    ``lossless-batch`` tells; there an answer must begin more like its own than like that to any other prompt, and most
+    must begin as their own. Whatever the precision, none is empty, and none ends earlier than it does alone.
     """
     clients = probe.expect.clients
     prompts = [probe.expect.prompts[i % len(probe.expect.prompts)] for i in range(clients)]
@@ -94,11 +101,65 @@ def parallel_clients(probe: Probe) -> str:
     with ThreadPoolExecutor(clients) as pool:
         together = list(pool.map(probe.joined if probe.can(STREAM) else probe.whole, requests))
     exact = probe.expect.target_precision == "fp32" and probe.can(TRITON)
+    astray = 0
     for prompt, seen in zip(prompts, together, strict=True):
         what, own = f"alone and among {clients} clients, prompt {prompt.name}", alone[prompt.text]
+        require_content(f"alone, prompt {prompt.name}", own)
+        require_content(f"among {clients} clients, prompt {prompt.name}", seen)
         if exact or not _is_nearest(seen, own, alone.values()):
             require_same(what, own, seen)
+        _require_as_long(what, own, seen, told=probe.can(STREAM_END))
+        astray += not _in_common(seen, own)
+    if 2 * astray > clients:
+        raise Broken(f"{astray} of {clients} clients got an answer with another beginning than alone")
     return f"{clients} clients"
+
+
+def _require_as_long(what: str, own: Chunk, seen: Chunk, *, told: bool) -> None:
+    """Fail when an answer ends before it does alone.
+
+    After a near-tie it is another answer, which may end by itself where the first goes on.
+
+    Args:
+        what: The two sides in words, for the reason.
+
+        own: The answer alone.
+
+        seen: The answer among others.
+
+        told: Whether both say why they ended.
+    """
+    tokens, expected = _tokens(seen), _tokens(own)
+    reasons = {own.finish_reason, seen.finish_reason} if told else {"unknown"}
+    shown = {"seen": seen.text, "expected": own.text, "tokens": tokens, "expected_tokens": expected}
+    if _is_beginning(seen, own) or _is_beginning(own, seen):
+        raise Broken(f"{what}: {own.text!r} became {seen.text!r}: one of them ends in its midst", shown)
+    if len(reasons) > 1 and (_is_same(seen, own) or "end_id" not in reasons):
+        raise Broken(f"{what}: finish_reason {own.finish_reason!r} became {seen.finish_reason!r}", shown)
+    if "end_id" in reasons:
+        return
+    if told and tokens is not None and expected is not None:
+        if tokens != expected:
+            raise Broken(f"{what}: {expected} tokens became {tokens}, and no end token says why", shown)
+    elif _MUCH_SHORTER * len(seen.text) < len(own.text):
+        raise Broken(f"{what}: {own.text!r} became {seen.text!r}, which is much shorter", shown)
+
+
+def _tokens(answer: Chunk) -> int | None:
+    """Return how many tokens an answer has; None where it does not say."""
+    return len(answer.ids) or answer.num_output_tokens
+
+
+def _is_same(left: Chunk, right: Chunk) -> bool:
+    return left.ids == right.ids if left.ids and right.ids else left.text == right.text
+
+
+def _is_beginning(part: Chunk, whole: Chunk) -> bool:
+    """Say whether an answer is the beginning of another, and no more."""
+    if part.ids and whole.ids:
+        return len(part.ids) < len(whole.ids) and part.ids == whole.ids[: len(part.ids)]
+    left, right = part.text.rstrip(_REPLACEMENT), whole.text.rstrip(_REPLACEMENT)
+    return len(left) < len(right) and right.startswith(left)
 
 
 def _is_nearest(seen: Chunk, own: Chunk, all_alone: Iterable[Chunk]) -> bool:
@@ -118,6 +179,7 @@ def _require_length(probe: Probe, length: int, reference: Chunk, answer: Chunk) 
     else:
         counted = answer.num_output_tokens
         fits = reference.text.startswith(answer.text.rstrip(_REPLACEMENT)) and counted in (None, length)
+        fits = fits and bool(answer.text or length < _WHOLE_CHARACTER)
     if not fits:
         seen, expected = list(answer.ids), list(reference.ids[:length])
         raise Broken(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from specdeploy.smoke.capabilities import GRPC, STREAM, TRITON
 from specdeploy.smoke.compare import require_same
 from specdeploy.smoke.probe import Broken, NotApplicable, Undecided
+from specdeploy.smoke.targets import UNTOLD, tells_limit
 from specdeploy.triton.client import RequestFailed
 from specdeploy.triton.protocol import join_chunks
 
@@ -24,6 +25,7 @@ _WORD: Final = " one"
 _FEW_WORDS, _MORE_WORDS = 8, 16
 _ROOM: Final = 8
 _MOST_FILLED: Final = 8192
+_FAR_AWAY: Final = 1_000_000
 _REPLACEMENT: Final = "\ufffd"
 #: Lengths of answers, the next one where too few characters of several bytes were seen to be sure of anything.
 _MULTIBYTE_TOKENS: Final = (16, 32)
@@ -58,9 +60,14 @@ def longest_prompt(probe: Probe) -> str:
 
     The server's own count of the prompt's tokens is what the limit is reckoned with, so no tokenizer is needed. Where
     the limit is so far that reaching it takes long, a short prompt is only asked to go over it. A server that does not
-    speak Triton's protocol may give fewer tokens than were asked for, as long as the prompt is whole.
+    speak Triton's protocol may give fewer tokens than were asked for, as long as the prompt is whole; where it does not
+    tell its limit, there is none to hold it to.
     """
     most = probe.expect.max_seq_len
+    if not tells_limit(probe.expect):
+        raise NotApplicable(UNTOLD)
+    if most > _FAR_AWAY:
+        raise NotApplicable(f"{most} tokens are too many to be asked for")
     if most > _MOST_FILLED:
         tokens = _count_prompt(probe, _WORD * _FEW_WORDS)
         said = _require_over(probe, _WORD * _FEW_WORDS, tokens, most - tokens)
@@ -83,11 +90,19 @@ def _require_over(probe: Probe, prompt: str, tokens: int, room: int) -> str:
         if error.label not in _CLEAR or not error.said.strip():
             raise Broken(f"one token over the limit: no clear refusal but {error.message}") from error
         return f"a prompt of {tokens} tokens with max_tokens {room + 1} is refused: {error.said}"
+    written = len(over.ids) or over.num_output_tokens
     if not probe.can(TRITON) and over.num_input_tokens == tokens:
-        return f"a prompt of {tokens} tokens with max_tokens {room + 1} is answered with fewer, and is whole"
+        if written is None:
+            raise NotApplicable(
+                f"a prompt of {tokens} tokens with max_tokens {room + 1} is answered, and is whole; the answer does "
+                "not say how many tokens it has"
+            )
+        if written <= room:
+            return f"a prompt of {tokens} tokens with max_tokens {room + 1} is answered with {written}, and is whole"
     raise Broken(
-        f"a prompt of {tokens} tokens and max_tokens {room + 1} was answered with {len(over.ids)} tokens, but "
-        f"max_seq_len is {probe.expect.max_seq_len}: is the prompt cut silently?",
+        f"a prompt of {tokens} tokens and max_tokens {room + 1} was answered with "
+        f"{'some' if written is None else written} tokens, but max_seq_len is {probe.expect.max_seq_len}: is the "
+        "prompt cut silently?",
         {"num_input_tokens": over.num_input_tokens, "max_tokens": room + 1},
     )
 
@@ -97,7 +112,8 @@ def multibyte(probe: Probe) -> str:
 
     The reference is decoded in one go, by the target alone where that can be had, so that no border of pieces can tear
     it. A model may write bytes that are no character, which are replaced (U+FFFD) in the reference, too; torn ones are
-    those that only the pieces have.
+    those that only the pieces have. With another answer, after a near-tie, the part in common is compared, and the
+    whole answer with drafts as well. Where more characters are replaced than are not, nothing is known of most.
     """
     probe.require(STREAM)
     for length in _MULTIBYTE_TOKENS:
@@ -106,10 +122,10 @@ def multibyte(probe: Probe) -> str:
         seen = sum(ord(character) > _LAST_ASCII for character in written) - replaced
         if seen >= _ENOUGH_CHARACTERS:
             break
-    if replaced and not seen:
+    if replaced > seen:
         raise Undecided(
-            f"{replaced} characters are replaced by U+FFFD, whole and in pieces, and no other has several bytes: "
-            "either the model writes no such text, or the server tears every character",
+            f"{replaced} characters are replaced by U+FFFD, whole and in pieces, and {seen} of several bytes are not: "
+            "either the model writes no such text, or the server tears nearly every character",
             {"written": written},
         )
     if not seen:
@@ -129,23 +145,41 @@ def _written(probe: Probe, length: int) -> str:
         whole = probe.whole(dataclasses.replace(request, num_draft_tokens=probe.alone))
         pieces = probe.streamed(request)
         _require_whole_characters(name, whole, pieces)
+        if join_chunks(pieces).ids != whole.ids:
+            _require_whole_characters(name, probe.whole(request), pieces)
         if probe.expect.target_precision == "fp32" or probe.alone is None:
             require_same(f"in pieces and in one go, {name}", whole, join_chunks(pieces))
         written += whole.text
+    if not written:
+        raise Broken(f"every one of {len(_SCRIPTS)} answers is empty")
     return written
 
 
 def _require_whole_characters(name: str, whole: Chunk, pieces: list[Chunk]) -> None:
-    """Fail when the pieces have more replaced characters than the reference, if they are the same answer."""
-    joined = join_chunks(pieces)
-    torn = joined.text.count(_REPLACEMENT) - whole.text.count(_REPLACEMENT)
-    if torn > 0 and joined.ids == whole.ids:
+    """Fail when the pieces have more replaced characters than the reference, as far as they are the same answer."""
+    common, text = _in_common(whole, pieces)
+    torn = common.count(_REPLACEMENT) - text.count(_REPLACEMENT)
+    if torn > 0:
         at = next(i for i, piece in enumerate(pieces) if _REPLACEMENT in piece.text)
         raise Broken(
             f"{name}: {torn} characters are torn between pieces, the first around piece {at}: {pieces[at].text!r}; "
             f"whole, the answer is {whole.text!r}",
             {"pieces": [piece.text for piece in pieces], "whole": whole.text},
         )
+
+
+def _in_common(whole: Chunk, pieces: list[Chunk]) -> tuple[str, str]:
+    """Return the text of the pieces whose tokens the reference has as well, and as much of the reference's."""
+    joined = join_chunks(pieces)
+    if joined.ids == whole.ids:
+        return joined.text, whole.text
+    common, tokens = "", 0
+    for piece in pieces:
+        tokens += len(piece.ids)
+        if joined.ids[:tokens] != whole.ids[:tokens]:
+            break
+        common += piece.text
+    return common, whole.text[: len(common)]
 
 
 def _nearly_full(probe: Probe) -> tuple[str, int]:

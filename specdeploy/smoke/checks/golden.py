@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdeploy.errors import CannotDecide
 from specdeploy.smoke.capabilities import IDS
-from specdeploy.smoke.compare import first_difference
+from specdeploy.smoke.compare import ending, first_difference
 from specdeploy.smoke.golden import GoldenAnswer
 from specdeploy.smoke.probe import Broken, NotApplicable
 from specdeploy.triton.protocol import Chunk
@@ -55,12 +55,17 @@ def record(probe: Probe, prompt: SmokePrompt, *, max_tokens: int) -> GoldenAnswe
     """Return the greedy answer of the target alone, or of the deployment's own way where that cannot be had.
 
     Raises:
-        CannotDecide: The answer is another when it is asked for again: whoever compares with it would find a difference
-            that is none.
+        CannotDecide: The answer is empty, though the prompt is not: whoever compares with it would learn nothing. Or it
+            is another when it is asked for again: a comparison would find a difference that is none.
 
         RequestFailed: A request failed.
     """
     first, second = (probe.greedy(prompt.text, max_tokens=max_tokens, drafts=probe.alone) for _ in range(2))
+    if prompt.text and not (first.text or first.ids):
+        raise CannotDecide(
+            f"the answer to prompt {prompt.name} is empty: it has neither text nor token ids",
+            hint="record nothing until the server answers: `specdeploy smoke --quick` looks closer",
+        )
     difference = first_difference(first, second)
     if difference is not None:
         raise CannotDecide(
@@ -80,16 +85,20 @@ def _difference(probe: Probe, answer: GoldenAnswer, recorded: Golden) -> dict[st
     return {
         "prompt": answer.prompt.name,
         **difference.as_dict(),
+        "expected_reason": answer.finish_reason,
+        "seen_reason": seen.finish_reason,
         "target_alone": _target_alone(probe, answer, recorded),
     }
 
 
 def _parting(probe: Probe, answer: GoldenAnswer, seen: Chunk) -> Difference | None:
-    """Compare ids and text, or texts alone where one side has no ids."""
+    """Compare ids and text, or texts alone where one side has no ids, and the ends where both sides tell why."""
     expected = Chunk(text=answer.text, ids=answer.ids)
+    ended = answer.finish_reason, seen.finish_reason
     if not probe.can(IDS) or not answer.ids:
         expected, seen = dataclasses.replace(expected, ids=()), dataclasses.replace(seen, ids=())
-    return first_difference(expected, seen)
+    difference = first_difference(expected, seen)
+    return ending(expected) if difference is None and all(ended) and ended[0] != ended[1] else difference
 
 
 def _target_alone(probe: Probe, answer: GoldenAnswer, recorded: Golden) -> str:
@@ -103,7 +112,9 @@ def _target_alone(probe: Probe, answer: GoldenAnswer, recorded: Golden) -> str:
 def _reason(differences: list[dict[str, Any]], recorded: Golden, changed: str) -> str:
     first = differences[0]
     where = f"at token {first['position']}: {list(first['expected'])} became {list(first['seen'])}"
-    if first["expected"] == first["seen"]:
+    if first["expected"] == first["seen"] and first["expected_text"] == first["seen_text"]:
+        where = f"in its end: {first['expected_reason']!r} became {first['seen_reason']!r}"
+    elif first["expected"] == first["seen"]:
         where = f"in its text: {first['expected_text']!r} became {first['seen_text']!r}"
     blame = {
         "as recorded": "the target alone still answers as recorded, so speculation changes the result",

@@ -10,6 +10,7 @@ from specdeploy.errors import ConfigError
 from specdeploy.smoke.capabilities import GRPC, TRITON
 from specdeploy.smoke.compare import require_same
 from specdeploy.smoke.probe import Broken, NotApplicable
+from specdeploy.smoke.targets import UNTOLD, tells_limit
 from specdeploy.triton.client import RequestFailed
 from specdeploy.triton.protocol import make_tensor
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 #: Failures that say what is wrong with the request; the others (timeout, connection, ...) say that the server is.
 CLEAR: Final = ("invalid_argument", "model_error")
 _REFERENCE_TOKENS = 4
+#: A prompt of more tokens than this is megabytes long.
+_MOST_SENT: Final = 1_000_000
 
 
 def wrong_type(probe: Probe) -> str:
@@ -82,10 +85,23 @@ def zero_tokens(probe: Probe) -> str:
 
 
 def long_prompt(probe: Probe) -> str:
-    """A prompt longer than the engines were built for is refused."""
-    request = probe.request("one " * (probe.expect.max_seq_len + 1))
+    """A prompt longer than the engines were built for is refused; cut silently it must be by no server.
+
+    One that does not tell its limit may have a longer one than is expected, and then answers.
+    """
+    most = probe.expect.max_seq_len
+    if most > _MOST_SENT:
+        raise NotApplicable(f"the limit is {most} tokens: no prompt of that length is sent")
+    request = probe.request("one " * (most + 1))
     with _goes_on(probe):
-        return _refused("a prompt that is too long", lambda: probe.whole(request))
+        try:
+            answer = probe.whole(request)
+        except RequestFailed as error:
+            return _clear("a prompt that is too long", error)
+        counted = answer.num_input_tokens
+        if not tells_limit(probe.expect) and (counted is None or counted > most):
+            raise NotApplicable(f"{UNTOLD}: more than {most} tokens are answered")
+        raise Broken(f"a prompt that is too long: the request was answered: {answer!r:.200}")
 
 
 def unknown_input(probe: Probe) -> str:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from specdeploy.triton.protocol import Chunk
 
 _LONGER = 4
+#: Repeats itself, so that there is something to look up for whoever drafts from the text.
+_REPEATING = "1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2,"
 _SELF_ACCEPTANCE = 0.9
 
 
@@ -33,7 +35,8 @@ def speculation_on(probe: Probe) -> str:
     Both extremes are faults. Nothing accepted over every prompt: broken logits look like that (TensorRT-LLM PR 5146),
     and so does a draft that was fed something else than the target. Everything accepted, over longer answers too: the
     draft is the target, or the rule accepts whatever it is given. The second is as it should be for a deployment that
-    drafts with its target (``self_draft``).
+    drafts with its target (``self_draft``). A text may have nothing to look up; where nothing was drafted without a
+    draft model, a prompt that repeats itself is asked, too.
     """
     probe.require(COUNTS)
     before = _draft_requests(probe)
@@ -45,6 +48,7 @@ def speculation_on(probe: Probe) -> str:
         # rounds to itself.
         if probe.expect.draft_model is not None:
             _require_sound(probe, f"prompt {prompt.name}", answer)
+        _require_possible(f"prompt {prompt.name}", answer)
     total = _sum(answers)
     if probe.expect.draft_model is None:
         return _without_draft_model(probe, total)
@@ -70,7 +74,10 @@ def self_draft(probe: Probe) -> str:
     probe.require(COUNTS)
     if not probe.expect.self_draft:
         raise NotApplicable("the draft is not the target itself (smoke.self_draft is false)")
-    total = _sum([probe.greedy(prompt.text, max_tokens=probe.expect.max_tokens) for prompt in probe.expect.prompts])
+    answers = [probe.greedy(prompt.text, max_tokens=probe.expect.max_tokens) for prompt in probe.expect.prompts]
+    for prompt, answer in zip(probe.expect.prompts, answers, strict=True):
+        _require_possible(f"prompt {prompt.name}", answer)
+    total = _sum(answers)
     if not total.drafted:
         raise Broken("nothing was drafted")
     share = total.accepted / total.drafted
@@ -121,15 +128,43 @@ def _draft_requests(probe: Probe) -> int:
 
 
 def _without_draft_model(probe: Probe, total: _Sum) -> str:
+    repeating = not total.drafted
+    if repeating:
+        total = _looked_up_in_a_repetition(probe)
     seen = f"{total.accepted} of {total.drafted}"
     if not probe.expect.fixed_by:
         return f"{seen} tokens that were looked up in the text accepted"
-    if not total.drafted:
-        raise NotApplicable(f"{probe.expect.fixed_by} does not say what it drafted: see whether it is faster")
     if not total.accepted:
         raise Broken(f"none of the {total.drafted} tokens that {probe.expect.fixed_by} drafted was accepted")
-    _require_a_rejection(probe, total)
+    # Whoever looks up what repeats itself is right every time.
+    if not repeating:
+        _require_a_rejection(probe, total)
     return f"{seen} tokens that {probe.expect.fixed_by} drafted accepted"
+
+
+def _looked_up_in_a_repetition(probe: Probe) -> _Sum:
+    """Return the counts of the answer to a prompt that repeats itself.
+
+    Raises:
+        Broken: Nothing is drafted there either.
+
+        NotApplicable: The same, of a server that may keep to itself what it drafts.
+    """
+    answer = probe.greedy(_REPEATING, max_tokens=probe.expect.max_tokens)
+    _require_on(probe, "a prompt that repeats itself", answer)
+    _require_possible("a prompt that repeats itself", answer)
+    total = _sum([answer])
+    if not total.drafted and probe.expect.fixed_by:
+        raise NotApplicable(
+            f"{probe.expect.fixed_by} does not say that it drafted anything, for a prompt that repeats itself either: "
+            "see whether it is faster"
+        )
+    if not total.drafted:
+        raise Broken(
+            "speculation is silently off: nothing was looked up in the text, of any prompt and of one that repeats "
+            f"itself ({_REPEATING!r})"
+        )
+    return total
 
 
 def _require_a_rejection(probe: Probe, total: _Sum) -> None:
@@ -188,6 +223,20 @@ def _draft_is_down(probe: Probe) -> bool:
         and _counts_draft_requests(probe)
         and not probe.client.model_ready(model, timeout_s=probe.timeout_s)
     )
+
+
+def _require_possible(what: str, answer: Chunk) -> None:
+    """Fail when more was accepted than drafted, or less than nothing; what an answer does not say is not judged."""
+    drafted, accepted = answer.total_draft_tokens or 0, answer.total_accepted_draft_tokens or 0
+    if not 0 <= accepted <= drafted or (answer.num_spec_steps or 0) < 0:
+        counts = {
+            "num_spec_steps": answer.num_spec_steps,
+            "total_draft_tokens": answer.total_draft_tokens,
+            "total_accepted_draft_tokens": answer.total_accepted_draft_tokens,
+        }
+        raise Broken(
+            f"{what}: impossible statistics (no more accepted than drafted, and no less than 0): {counts}", counts
+        )
 
 
 def _require_sound(probe: Probe, what: str, answer: Chunk) -> None:

@@ -139,6 +139,9 @@ def socket_failures(where: str) -> Iterator[None]:
         raise RequestFailed("timeout", f"{where} did not answer in time") from error
     except (OSError, http.client.IncompleteRead, http.client.RemoteDisconnected) as error:
         raise RequestFailed("connection", f"{where}: {_told(error)}") from error
+    except UnicodeError as error:
+        # A name that no host can have (`a..b`), or a path that HTTP cannot carry.
+        raise RequestFailed("connection", f"{where} cannot be asked for: {_told(error)}") from error
     except http.client.HTTPException as error:
         raise RequestFailed("protocol", f"{where} does not speak HTTP: {_told(error)}") from error
 
@@ -148,7 +151,7 @@ def malformed_answers() -> Iterator[None]:
     """Turn an answer that is not the protocol (not JSON, not UTF-8, wrong shape) into ``RequestFailed``."""
     try:
         yield
-    except (MalformedResponse, ValueError) as error:
+    except (MalformedResponse, ValueError, RecursionError) as error:
         raise RequestFailed("protocol", str(error)) from error
 
 

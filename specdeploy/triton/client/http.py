@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import re
 import socket
 import ssl
 import time
@@ -54,16 +55,34 @@ def host_and_port(url: str, default_port: int) -> tuple[str, int]:
     """Split ``[http://]host[:port]``.
 
     Raises:
-        ConfigError: Another scheme, or no host.
+        ConfigError: Another scheme, or no host. A password in it is not repeated.
     """
-    parts = urlsplit(url if "://" in url else f"//{url}", scheme="http")
     try:
-        host, port = parts.hostname, parts.port
+        parts = urlsplit(url if "://" in url else f"//{url}", scheme="http")
+        scheme, host, port = parts.scheme, parts.hostname, parts.port
     except ValueError:
-        host, port = None, None
-    if parts.scheme not in {"http", "grpc"} or not host:
-        raise ConfigError(f"{url!r} is no address of a server", hint="Write host:port, such as 127.0.0.1:8000.")
+        scheme, host, port = "", None, None
+    if scheme not in {"http", "grpc"} or not host or not is_host(host):
+        raise ConfigError(
+            f"{without_secrets(url)!r} is no address of a server", hint="Write host:port, such as 127.0.0.1:8000."
+        )
     return host, port or default_port
+
+
+def is_host(name: str) -> bool:
+    """Say whether a name can be that of a host: `a..b` can not, and asking the resolver for it raises no OSError."""
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return False
+    return name.isprintable() and " " not in name
+
+
+def without_secrets(url: str) -> str:
+    """Return an address, however malformed, without what may be a password or a key: all before an ``@``, the query."""
+    _, at, place = url.rpartition("@")
+    shown = re.split("[?#]", place, maxsplit=1)[0]
+    return f"...@{shown}" if at else shown
 
 
 class HttpTransport:

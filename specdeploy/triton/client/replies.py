@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.triton.client.failures import RequestFailed, http_failure, malformed_answers, stream_failure
 from specdeploy.triton.protocol import Chunk, SseDecoder, decode_chunk
@@ -14,11 +14,54 @@ if TYPE_CHECKING:
     from specdeploy.triton.client.http import Reply
 
 _SHOWN = 300
+_MIB = 2**20
+#: The longest body, and the longest stream, that is read (bytes): no answer to a text request comes near it.
+MAX_ANSWER_BYTES: Final = 64 * _MIB
+#: The longest event of a stream (bytes).
+MAX_EVENT_BYTES: Final = 16 * _MIB
 
 
 def read_body(reply: Reply) -> bytes:
-    """Return the whole body."""
-    return b"".join(iter(reply.read_some, b""))
+    """Return the whole body.
+
+    Raises:
+        RequestFailed: It breaks off, or is longer than ``MAX_ANSWER_BYTES``.
+    """
+    return b"".join(_pieces(reply))
+
+
+def feed_events(reply: Reply, decoder: SseDecoder, monotonic: Callable[[], float]) -> Iterator[tuple[str, float]]:
+    """Yield the data of each event of a stream, with the time it came at.
+
+    Args:
+        reply: The answer, its body unread.
+
+        decoder: Holds what is left when the stream has ended.
+
+        monotonic: The clock.
+
+    Raises:
+        RequestFailed: The stream breaks off, is not UTF-8, or it or one event of it is longer than allowed.
+    """
+    pending = 0
+    for piece in _pieces(reply):
+        received_s = monotonic()
+        with malformed_answers():
+            events = decoder.feed(piece)
+        pending = 0 if events else pending + len(piece)
+        if pending > MAX_EVENT_BYTES:
+            raise RequestFailed("protocol", f"an event is longer than {MAX_EVENT_BYTES // _MIB} MiB")
+        for event in events:
+            yield event, received_s
+
+
+def _pieces(reply: Reply) -> Iterator[bytes]:
+    length = 0
+    while piece := reply.read_some():
+        length += len(piece)
+        if length > MAX_ANSWER_BYTES:
+            raise RequestFailed("protocol", f"the answer is longer than {MAX_ANSWER_BYTES // _MIB} MiB")
+        yield piece
 
 
 def read_json(status: int, body: bytes) -> dict[str, Any]:
@@ -46,12 +89,8 @@ def read_events(reply: Reply, monotonic: Callable[[], float]) -> Iterator[Chunk]
     """
     decoder = SseDecoder()
     with reply:
-        while piece := reply.read_some():
-            received_s = monotonic()
-            with malformed_answers():
-                events = decoder.feed(piece)
-            for event in events:
-                yield read_chunk(read_json(reply.status, event.encode()), received_s=received_s)
+        for event, received_s in feed_events(reply, decoder, monotonic):
+            yield read_chunk(read_json(reply.status, event.encode()), received_s=received_s)
     if reply.status != 200:
         # What Triton finds wrong before it starts comes as a plain body and not as an event.
         read_json(reply.status, decoder.rest)
@@ -72,6 +111,6 @@ def read_chunk(outputs: dict[str, Any], *, received_s: float, final: bool = Fals
 def _parse(body: bytes) -> object:
     try:
         value: object = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from specdeploy.errors import ConfigError
 from specdeploy.openai import Dialect, OpenAIClient, ServerAddress, ask_dialect
+from specdeploy.openai.redact import Redactor
 from specdeploy.triton.client import RequestFailed
 from specdeploy.triton.protocol import GenerateRequest, join_chunks
 from tests.unit.openai.fake_openai import ADDRESS, MODEL, FakeOpenAI, stream_reply
 from tests.unit.triton.fake_triton import FakeReply, FakeTransport, json_reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 REQUEST = GenerateRequest(prompt="one two", max_tokens=5)
 
@@ -47,7 +52,13 @@ class TestAddress:
         address = ServerAddress.parse(url)
         assert (address.host, address.tls, address.api) == (host, tls, api)
 
-    @pytest.mark.parametrize("url", ["h:8000", "ftp://h", "http://", "http://h:port", "http://h?x=1", ""])
+    @pytest.mark.parametrize(
+        "url",
+        [
+            *("h:8000", "ftp://h", "http://", "http://h:port", "http://h?x=1", ""),
+            *("http://[::1/v1", "http://a..b/v1", "http://h/é/v1", "http://h/a b/v1", "http://h/v1#x"),
+        ],
+    )
     def test_other_things_are_refused(self, url: str) -> None:
         """What is no URL of a server is refused with an example."""
         with pytest.raises(ConfigError, match="no address") as failed:
@@ -59,6 +70,87 @@ class TestAddress:
         with pytest.raises(ConfigError) as failed:
             ServerAddress.parse("https://me:secret@h/v1")
         assert "secret" not in f"{failed.value} {failed.value.hint}"
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            *("me:secret@127.0.0.1:8000/v1", "http:/me:secret@127.0.0.1:8000/v1", "http://me:sec?ret@secret@[h"),
+            *("http://h/v1?api_key=secret", "http://h:x/v1#secret", "//secret@h"),
+        ],
+    )
+    def test_no_secret_of_a_malformed_url_is_repeated(self, url: str) -> None:
+        """What may be a password or a key is left out wherever the URL is shown, however malformed it is."""
+        with pytest.raises(ConfigError) as failed:
+            ServerAddress.parse(url)
+        assert "sec" not in f"{failed.value} {failed.value.hint}"
+
+
+class TestRedactor:
+    """The key in what a server says."""
+
+    @pytest.mark.parametrize(
+        ("key", "said", "shown"),
+        [
+            ("sk-0123456789", "bad key: sk-0123456789!", "bad key: ***!"),
+            ("sk-0123456789", "got Bearer sk-0123456789", "got Bearer ***"),
+            ("sk-0123456789", "got 'bearer sk-other', sorry", "got 'bearer ***', sorry"),
+            ("sk-0123456789", 'b\'{"message": "sk-01234\'', 'b\'{"message": "***\''),
+            ('sk-"quoted"/slash', 'bad: sk-\\"quoted\\"/slash', "bad: ***"),
+            ("sk-0123/4567", "bad: sk-0123\\/4567", "bad: ***"),
+            ("no", "nothing: no such key, no", "nothing: *** such key, ***"),
+            (None, "nothing to hide", "nothing to hide"),
+        ],
+    )
+    def test_texts(self, key: str | None, said: str, shown: str) -> None:
+        """It is left out as a whole, as JSON spells it, where it is cut off; a short one only as a word."""
+        assert Redactor(key).text(said) == shown
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda client: client.models(),
+            lambda client: client.server(),
+            lambda client: client.generate_http(REQUEST),
+            lambda client: client.post_generate({}),
+            lambda client: list(client.stream_http(REQUEST)),
+        ],
+    )
+    @pytest.mark.parametrize("status", [200, 401])
+    def test_every_failure_of_the_client(self, call: Callable[[OpenAIClient], object], status: int) -> None:
+        """A server that repeats the header in its error does not bring the key into a message."""
+        body = {"error": {"message": "Incorrect key: Bearer sk-0123456789"}}
+        reply = stream_reply([body]) if status == 200 else json_reply(body, status)
+        transport = FakeTransport(lambda *_: reply)
+        client = OpenAIClient(ADDRESS, model=MODEL, api_key="sk-0123456789", transport=transport)
+        with pytest.raises(RequestFailed, match=r"Bearer \*\*\*") as failed:
+            call(client)
+        assert "sk-0123456789" not in f"{failed.value!r} {failed.value.message} {failed.value.said}"
+
+
+class TestTooLong:
+    """Answers without end."""
+
+    def test_a_body(self) -> None:
+        """A body longer than any answer is given up, and not kept."""
+        endless = FakeReply(200, itertools.repeat(b" " * 2**20))
+        with answering(endless) as client, pytest.raises(RequestFailed, match="longer than 64 MiB") as failed:
+            client.models()
+        assert failed.value.label == "protocol"
+        assert endless.closed
+
+    def test_a_stream(self) -> None:
+        """Events of any number are given up, too."""
+        piece = b"data: " + json.dumps(event("x" * 2**20)).encode() + b"\n\n"
+        chunks = answering(FakeReply(200, itertools.repeat(piece))).stream_http(REQUEST)
+        with pytest.raises(RequestFailed, match="the answer is longer than 64 MiB"):
+            list(chunks)
+
+    @pytest.mark.parametrize("piece", [b"x" * 2**20, b"data: x\n" * 2**17])
+    def test_an_event(self, piece: bytes) -> None:
+        """One event that never ends is given up before that, in one line or in many."""
+        chunks = answering(FakeReply(200, itertools.repeat(piece))).stream_http(REQUEST)
+        with pytest.raises(RequestFailed, match="an event is longer than 16 MiB"):
+            list(chunks)
 
 
 class TestSent:

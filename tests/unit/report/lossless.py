@@ -56,7 +56,19 @@ def smoke_document(
     kinds: dict[str, int] = {}
     for entry in differences:
         kinds[entry["kind"]] = kinds.get(entry["kind"], 0) + 1
-    compared = {"compared": 18, "kinds": kinds, "rejected_drafts": 143, "excused_share": 0.02}
+    cases = [
+        {"prompt": prompt, "num_draft_tokens": drafts, "rejected_drafts": rejected}
+        for prompt in ("code", "prose")
+        for drafts, rejected in ((4, 31), (1, 12))
+    ]
+    compared = {
+        "compared": 18,
+        "kinds": kinds,
+        "cases": cases,
+        "rejected_drafts": 143,
+        "different_rejected_drafts": 62,
+        "excused_share": 0.047,
+    }
     sampled = {"samples_wanted": 200, "alpha": 0.01, "temperature": 0.5, "top_k": 8, "tests": tests}
     return SmokeReport(
         checks=(

@@ -234,3 +234,16 @@ def test_other_documents_are_refused(kind: str) -> None:
     for wrong in ([], {"kind": "other"}, {**DOCUMENTS[kind], "schema_version": "9.0"}):
         with pytest.raises(ConfigError, match=kind):
             render({**DOCUMENTS, kind: wrong})
+
+
+def test_a_smoke_test_that_failed_stands_beside_the_gates_verdict() -> None:
+    """The gate knows nothing of it, and the page must not look as if all were well; what to do is told, too."""
+    failed = documents(rules=["error_rate <= 0"])
+    (check, *_) = [check for check in failed["smoke"]["checks"] if check["status"] == "fail"]
+    page = Page(render(failed | {"smoke": failed["smoke"] | {"checks": [check | {"hint": "Look at the log."}]}})).text
+    whole = failed | {"smoke": failed["smoke"] | {"counts": failed["smoke"]["counts"] | {"fail": 0, "undecided": 0}}}
+
+    assert "Gate passed" in page
+    assert "Smoke test failed" in page
+    assert "Look at the log." in page
+    assert "Smoke test failed" not in Page(render(whole)).text

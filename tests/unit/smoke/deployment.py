@@ -97,6 +97,7 @@ class FakeDeployment:
         self.http_error_as_200 = False
         self.versions = ["1"]
         self.held_back = False
+        self.prefill_s = 0.0
         self.accepts_all = False
         self.goes_on_when_cancelled = False
         self.target_requests = 0
@@ -170,7 +171,8 @@ class FakeDeployment:
         return list(_chunks(ids, text, rounds, request, reason=reason, bypassed=drafts == 0))
 
     def _paced(self, pieces: list[Any]) -> Iterator[Any]:
-        """Let a round's time pass before each piece, or all of it before the first."""
+        """Let a round's time pass before each piece, or all of it before the first; that of the prefill before all."""
+        self.now_s += self.prefill_s
         for number, piece in enumerate(pieces):
             self.now_s += _ROUND_S * (len(pieces) * (number == 0) if self.held_back else 1)
             yield piece
@@ -217,7 +219,10 @@ class FakeDeployment:
         chunks = self.answer(request, model, "http", main_thread=_in_main_thread())
         replies = [_plain(chunk) for chunk in chunks]
         events = (f"data: {json.dumps(reply)}\n\n".encode() for reply in self._paced(replies))
-        return FakeReply(200, events) if stream else json_reply(replies[0])
+        if stream:
+            return FakeReply(200, events)
+        self.now_s += self.prefill_s
+        return json_reply(replies[0])
 
     # gRPC
 

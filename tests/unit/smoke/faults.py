@@ -204,6 +204,16 @@ def one_piece(chunks: list[Chunk]) -> list[Chunk]:
     )
 
 
+def empty(chunks: list[Chunk]) -> list[Chunk]:
+    """Answer nothing."""
+    return every(chunks, text="", ids=(), num_output_tokens=0)
+
+
+def undrafted(chunks: list[Chunk]) -> list[Chunk]:
+    """Say that nothing was drafted."""
+    return every(chunks, num_spec_steps=0, total_draft_tokens=0, total_accepted_draft_tokens=0, histogram=())
+
+
 def changed_id(chunks: list[Chunk]) -> list[Chunk]:
     """Put another token at the end."""
     return last(chunks, ids=(*chunks[-1].ids[:-1], chunks[-1].ids[-1] + 1))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
+from specdeploy.smoke.targets import LimitUntold
 from tests.unit.smoke.deployment import EXPECT, MAX_SEQ_LEN, Context, FakeDeployment
 from tests.unit.smoke.faults import (
     Fault,
@@ -18,11 +20,13 @@ from tests.unit.smoke.faults import (
     last,
     outcome,
     over,
+    replace,
     require_found,
     setting,
     streams,
     with_drafts,
 )
+from tests.unit.smoke.plain_server import PLAIN, plain_client
 
 TORN = "\ufffd"
 
@@ -135,6 +139,69 @@ def test_a_limit_that_is_far_away_is_only_gone_over(
     assert set(longest) == {8}
 
 
+def untold(**changes: Any) -> LimitUntold:
+    """Return what is expected of a plain server that does not tell its limit."""
+    fields = {field.name: getattr(PLAIN, field.name) for field in dataclasses.fields(PLAIN)}
+    return LimitUntold(**(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("written", "status", "reason"),
+    [
+        (3, "pass", "is answered with 3, and is whole"),
+        (9, "fail", "was answered with 9 tokens"),
+        (None, "skip", "does not say how many tokens it has"),
+    ],
+)
+def test_another_server_may_answer_with_fewer_tokens_but_not_with_all(
+    written: int | None, status: str, reason: str
+) -> None:
+    """Asked for one token more than there is room for, a server may cut the answer; then it has to be shorter."""
+    deployment = FakeDeployment()
+    deployment.accepts = {"long"}
+    answers(
+        lambda c: last(c, num_output_tokens=written),
+        lambda x: len(x.request.prompt.split()) + x.request.max_tokens > MAX_SEQ_LEN,
+    )(deployment)
+
+    result = outcome("longest-prompt", deployment, client=plain_client(frozenset()), expect=PLAIN)
+
+    assert result.status == status
+    assert reason in result.reason
+
+
+@pytest.mark.parametrize("check", ["longest-prompt", "refuses-long-prompt"])
+def test_a_limit_that_the_server_does_not_tell_is_not_held_against_it(check: str) -> None:
+    """A server with room for more than the configuration's longest sequence is right to answer."""
+    deployment = FakeDeployment()
+    deployment.accepts = {"long", "longer"}
+
+    result = outcome(check, deployment, client=plain_client(frozenset()), expect=untold())
+
+    assert result.status == "skip"
+    assert "does not say how long a sequence may be" in result.reason
+    assert outcome(check, deployment, client=plain_client(frozenset()), expect=PLAIN).status == "fail"
+
+
+def test_a_refusal_needs_no_limit_to_be_told() -> None:
+    """A long prompt that is refused is refused; one of which most is dropped silently is a fault all the same."""
+    deployment, cutting = FakeDeployment(), FakeDeployment()
+    cutting.accepts = {"longer"}
+    answers(lambda c: every(c, num_input_tokens=10))(cutting)
+    client = plain_client(frozenset())
+
+    assert outcome("refuses-long-prompt", deployment, client=client, expect=untold()).status == "pass"
+    assert outcome("refuses-long-prompt", cutting, client=client, expect=untold()).status == "fail"
+
+
+@pytest.mark.parametrize("check", ["longest-prompt", "refuses-long-prompt"])
+def test_no_prompt_of_many_megabytes_is_built(check: str) -> None:
+    """A limit of millions of tokens is not tried out."""
+    result = outcome(check, FakeDeployment(), expect=dataclasses.replace(EXPECT, max_seq_len=10**9))
+
+    assert result.status == "skip"
+
+
 def test_bytes_that_are_no_character_are_the_models_own() -> None:
     """What is replaced in the reference, too, is not torn."""
     deployment = FakeDeployment()
@@ -157,6 +224,31 @@ def test_nothing_but_replaced_characters_decides_nothing() -> None:
     answers(lambda c: [*every(c[:-1], text=""), *every(c[-1:], text=f"a{TORN}")])(deployment)
 
     assert outcome("multibyte", deployment).status == "undecided"
+
+
+def test_more_replaced_characters_than_others_decide_nothing() -> None:
+    """A server that tears nearly every character, whole and in pieces, does not pass by the few that it does not."""
+    deployment = FakeDeployment()
+    answers(lambda c: last(c, text=c[-1].text + 40 * TORN))(deployment)
+
+    result = outcome("multibyte", deployment)
+
+    assert result.status == "undecided"
+    assert "of several bytes are not" in result.reason
+
+
+def test_a_torn_character_is_found_in_what_two_answers_have_in_common() -> None:
+    """A near-tie later on does not hide a character that was torn before it."""
+    deployment = FakeDeployment()
+    answers(lambda c: changed_id([replace(c[0], text=c[0].text[:-1] + TORN), *c[1:]]) if len(c) > 1 else c, streams)(
+        deployment
+    )
+    expect = dataclasses.replace(EXPECT, target_precision="int4")
+
+    result = outcome("multibyte", deployment, expect=expect)
+
+    assert result.status == "fail"
+    assert "torn between pieces, the first around piece 0" in result.reason
 
 
 def test_another_answer_is_no_torn_character() -> None:

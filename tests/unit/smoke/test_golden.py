@@ -15,6 +15,7 @@ from specdeploy.smoke.checks import golden as golden_check
 from specdeploy.smoke.golden import (
     Golden,
     GoldenAnswer,
+    answers_digest,
     other_engines,
     parse_golden,
     prompts_digest,
@@ -22,8 +23,10 @@ from specdeploy.smoke.golden import (
     tokenizer_fingerprint,
 )
 from specdeploy.smoke.probe import Probe
+from specdeploy.smoke.report import plain
 from specdeploy.smoke.runner import Asked, SmokeRun
 from tests.unit.smoke.deployment import EXPECT, FakeDeployment
+from tests.unit.smoke.faults import empty
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,6 +107,13 @@ def test_a_file_is_read_as_it_was_written() -> None:
         (lambda document: document["answers"][1].update(output_ids=[1, "2"]), r"answers\[1\]: output_ids"),
         (lambda document: document["answers"][1].pop("text_output"), r"answers\[1\]: text_output is None"),
         (lambda document: document["answers"][1].update(text_input="another"), "prompts_digest differs"),
+        (lambda document: document.pop("answers_digest"), "answers_digest is None; expected str"),
+        (lambda document: document.update(max_tokens=5000), "was edited after recording, or is damaged"),
+        (lambda document: document.update(max_tokens=10**30), "was edited after recording, or is damaged"),
+        (lambda document: document.update(target_alone=False), "answers_digest differs"),
+        (lambda document: document["answers"][0].update(output_ids=[]), "answers_digest differs"),
+        (lambda document: document["answers"][0].update(text_output="other"), "answers_digest differs"),
+        (lambda document: document["answers"][0].update(finish_reason="nonsense"), "answers_digest differs"),
     ],
 )
 def test_a_damaged_file_is_the_users_to_mend(damage: Callable[[dict[str, Any]], object], said: str) -> None:
@@ -117,6 +127,15 @@ def test_a_damaged_file_is_the_users_to_mend(damage: Callable[[dict[str, Any]], 
     assert "golden.json" in caught.value.message
     assert "smoke record" in caught.value.hint
     assert caught.value.exit_code == 2
+
+
+def test_the_digest_is_that_of_the_document() -> None:
+    """Whoever changes answers on purpose can say so: with the digest of what they are now the file is read."""
+    document = recorded().as_dict()
+    document["answers"][0]["output_ids"][7] += 1
+    document["answers_digest"] = answers_digest(document)
+
+    assert parse_golden(json.dumps(document), source="golden.json").answers[0] != recorded().answers[0]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000])
@@ -205,6 +224,45 @@ def test_a_shorter_answer_is_a_difference() -> None:
 
     assert result.status == "fail"
     assert result.details["differences"][0]["position"] == 11
+
+
+def test_an_answer_that_ends_for_another_reason_is_a_difference() -> None:
+    """The same tokens with another end are not the recorded answer; a server that tells no reason is not held to it."""
+    golden, other, silent = recorded(), FakeDeployment(), FakeDeployment()
+    other.change = lambda chunks, context: [dataclasses.replace(chunks[0], finish_reason="end_id")]
+    silent.change = lambda chunks, context: [dataclasses.replace(chunks[0], finish_reason="")]
+
+    result = compare(other, golden)
+
+    assert result.status == "fail"
+    assert "the first, prompt code, in its end: 'length' became 'end_id'" in result.reason
+    assert compare(silent, golden).status == "pass"
+
+
+def test_an_empty_answer_is_not_recorded() -> None:
+    """Whoever compared with it would learn nothing; only the empty prompt may have an empty answer."""
+    deployment = FakeDeployment()
+    deployment.accepts = {"empty"}
+    deployment.change = lambda chunks, context: empty(chunks)
+    probe = probe_of(deployment)
+
+    with probe.client:
+        with pytest.raises(CannotDecide, match="the answer to prompt code is empty"):
+            golden_check.record(probe, PROMPTS[0], max_tokens=12)
+        nothing = golden_check.record(probe, SmokePrompt(name="nothing", text=""), max_tokens=12)
+
+    assert (nothing.ids, nothing.text) == ((), "")
+
+
+def test_what_no_file_can_hold_is_written_out_and_read_again() -> None:
+    """Half of a surrogate pair is kept as its escape; the file is still the one that was recorded."""
+    golden = recorded()
+    odd = SmokePrompt(name="odd", text="a\ud800")
+    golden = dataclasses.replace(golden, answers=(dataclasses.replace(golden.answers[0], prompt=odd, text="b\udfff"),))
+
+    read = parse_golden(json.dumps(plain(golden.as_dict())), source="golden.json")
+
+    assert read.answers[0].text == "b\\udfff"
 
 
 def test_without_ids_texts_are_compared() -> None:

@@ -294,7 +294,7 @@ def test_a_slow_server_is_asked_for_fewer_prompts(monkeypatch: pytest.MonkeyPatc
     line, details = ask(Deployment(), "lossless-greedy")
 
     assert details["compared"] == 5
-    assert "7 left out: the server is slow" in line
+    assert "(cyrillic, more draft lengths left out: the server is slow)" in line
 
 
 def test_an_answer_that_changes_in_company_is_found() -> None:
@@ -415,3 +415,40 @@ def test_rejections_are_counted_low(histogram: tuple[int, ...], steps: int, draf
     answer = Chunk(text="", histogram=histogram, num_spec_steps=steps, total_draft_tokens=drafted)
 
     assert rejected(answer, 3) == expected
+
+
+def test_the_same_drafts_rejected_again_are_no_further_trial() -> None:
+    """Of each prompt the answer with the most rejected drafts counts, and every answer is on record."""
+    _, details = ask(Deployment(), "lossless-greedy")
+
+    of_prompt: dict[str, int] = {}
+    for case in details["cases"]:
+        of_prompt[case["prompt"]] = max(of_prompt.get(case["prompt"], 0), case["rejected_drafts"])
+    assert len(details["cases"]) == details["compared"]
+    assert details["different_rejected_drafts"] == sum(of_prompt.values()) < details["rejected_drafts"]
+
+
+def test_sampling_without_chance_takes_other_texts_each_time() -> None:
+    """A round that repeated the one before would prove nothing more: each drops a word more from the prompts."""
+    deployment = Deployment()
+    prompts: list[str] = []
+    deployment.change = lambda chunks, context: (
+        prompts.append(context.request.prompt) or chunks if context.request.top_k is None else chunks  # type: ignore[func-returns-value]
+    )
+
+    _, details = ask(deployment, "lossless-sampled")
+
+    asked = [(case["prompt"], case["num_draft_tokens"]) for case in details["cases"]]
+    assert len(asked) == len(set(asked))
+    assert all(prompts.count(prompt) == 2 for prompt in prompts)
+
+
+def test_too_many_ties_are_undecided() -> None:
+    """A rule that takes the target's second-best token wherever it is near looks like numerics, answer by answer."""
+    deployment = Deployment()
+    deployment.logits = nearly(0.0)
+    changed(deployment, lambda x: x.request.num_draft_tokens != 0)
+    again = dataclasses.replace(ONE_PROMPT, prompts=ONE_PROMPT.prompts * 4)
+
+    with pytest.raises(Undecided, match="near-ties"):
+        ask(deployment, "lossless-greedy", again)

@@ -9,7 +9,7 @@ import pytest
 
 from specdeploy.smoke import CHECKS, capabilities
 from tests.unit.smoke import test_edges_cancel, test_edges_prompts, test_edges_words
-from tests.unit.smoke.deployment import DRAFT, EXPECT, TARGET, FakeDeployment
+from tests.unit.smoke.deployment import DRAFT, DRAFTS, EXPECT, TARGET, FakeDeployment
 from tests.unit.smoke.faults import (
     Fault,
     after_refusal,
@@ -17,6 +17,7 @@ from tests.unit.smoke.faults import (
     both,
     changed_id,
     drop_last_token,
+    empty,
     every,
     ids_of,
     ignores_seed,
@@ -29,10 +30,12 @@ from tests.unit.smoke.faults import (
     one_piece,
     outcome,
     over,
+    replace,
     require_found,
     setting,
     smoke,
     streams,
+    undrafted,
     whole,
     with_drafts,
     without,
@@ -40,6 +43,8 @@ from tests.unit.smoke.faults import (
 from tests.unit.smoke.plain_server import PLAIN, plain_client
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from specdeploy.triton.protocol import Chunk
     from tests.unit.smoke.deployment import Context
 
@@ -138,6 +143,10 @@ FAULTS: tuple[Fault, ...] = (
             (check, "no answer in pieces", answers(lambda c: [], both(streams, over(wire))), ""),
         )
     ),
+    ("stream-http", "empty answers", answers(empty), "the answer is empty"),
+    ("stream-grpc", "empty answers", answers(empty), "the answer is empty"),
+    ("second-door", "empty answers", answers(empty), "the answer is empty"),
+    ("stop-word", "empty answers", answers(empty), "the answer is empty"),
     (
         "second-door",
         "other answer",
@@ -294,7 +303,8 @@ FAULTS: tuple[Fault, ...] = (
         answers(lambda c: last(c, ids=(*c[-1].ids, 3)), lambda x: x.request.stream and x.request.max_tokens == 2),
         "max_tokens 2 gave",
     ),
-    ("short-answers", "empty", answers(lambda c: every(c, ids=())), "nothing to cut"),
+    ("short-answers", "no ids", answers(lambda c: every(c, ids=())), "nothing to cut"),
+    ("short-answers", "empty answers", answers(empty), "the answer is empty"),
     ("stop-word", "leaked", leaks_stop_word, "whole answer with the stop word"),
     ("stop-word", "its beginning leaked in the stream", leaks_its_beginning, "streamed answer with the stop word"),
     ("stop-word", "only one of several", one_stop_word_only, "with the stop word among several"),
@@ -335,6 +345,7 @@ FAULTS: tuple[Fault, ...] = (
         "one seed, streamed",
     ),
     ("seeds", "other answer over HTTP", answers(changed_id, over("http")), "one seed, over HTTP"),
+    ("parallel-clients", "empty answers", answers(empty), "the answer is empty"),
     ("parallel-clients", "answers mixed up", answers(changed_id, lambda x: not x.main_thread), "among 10 clients"),
     *(
         fault
@@ -490,6 +501,30 @@ def test_a_first_piece_that_is_late_once_is_no_fault() -> None:
     assert len(streamed) == 3
 
 
+def test_a_long_wait_for_the_first_piece_is_not_held_back() -> None:
+    """After a long prefill, or over a far network, pieces that come one after another are streamed."""
+    deployment = FakeDeployment()
+    deployment.prefill_s = 0.15
+
+    result = outcome("stream-early", deployment)
+
+    assert result.status == "pass"
+    assert "after a long wait for the first" in result.reason
+
+
+@pytest.mark.parametrize(("prefill_s", "status"), [(0.05, "fail"), (0.5, "skip")])
+def test_what_is_held_back_is_found_as_far_as_it_shows(prefill_s: float, status: str) -> None:
+    """Pieces that come all at once fail, unless decoding takes hardly any of the time: then nothing can be told."""
+    deployment = FakeDeployment()
+    deployment.held_back = True
+    deployment.prefill_s = prefill_s
+
+    result = outcome("stream-early", deployment)
+
+    assert result.status == status
+    assert ("cannot be told" in result.reason) == (status == "skip")
+
+
 def others_answer(chunks: list[Chunk], context: Context, deployment: FakeDeployment) -> list[Chunk]:
     """Answer another prompt."""
     prompts = [prompt.text for prompt in EXPECT.prompts]
@@ -508,6 +543,123 @@ def test_clients_of_a_quantised_target_may_see_a_tie_but_not_each_other() -> Non
 
     assert outcome("parallel-clients", tied, expect=expect).status == "pass"
     assert "among 10 clients, prompt code" in outcome("parallel-clients", mixed_up, expect=expect).reason
+
+
+SHORT_OF_ITS_OWN = (
+    ("empty", empty, "the answer is empty"),
+    (
+        "cut short without a word about it",
+        lambda c: last(c, ids=c[-1].ids[:-1], text=c[-1].text[:-3]),
+        "ends in its midst",
+    ),
+    (
+        "cut short after another token",
+        lambda c: [replace(c[0], ids=(*c[0].ids[:-1], 77)), *every(c[1:-1]), *last(c[-1:], ids=())],
+        "no end token says why",
+    ),
+    ("another end", lambda c: last(c, finish_reason="end_id"), "finish_reason 'length' became 'end_id'"),
+    ("no end", lambda c: last(changed_id(c), finish_reason=""), "finish_reason 'length' became ''"),
+    (
+        "garbage",
+        lambda c: [replace(x, ids=(99,) * len(x.ids), text="!") for x in c],
+        "with another beginning",
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "reason"), [case[1:] for case in SHORT_OF_ITS_OWN], ids=[case[0] for case in SHORT_OF_ITS_OWN]
+)
+def test_whatever_the_precision_no_client_gets_less_than_alone(
+    break_it: Callable[[list[Chunk]], list[Chunk]], reason: str
+) -> None:
+    """A near-tie is no reason for an answer that is empty, ends early, or begins otherwise for most."""
+    deployment = FakeDeployment()
+    answers(break_it, lambda x: not x.main_thread)(deployment)
+
+    result = outcome("parallel-clients", deployment, expect=dataclasses.replace(EXPECT, target_precision="int8"))
+
+    assert result.status == "fail"
+    assert reason in result.reason
+
+
+def test_after_a_near_tie_an_answer_may_end_by_itself() -> None:
+    """An end token that comes after another token is the other answer's own end."""
+    deployment = FakeDeployment()
+    answers(
+        lambda c: every([replace(c[0], ids=(*c[0].ids[:-1], 77), text=" other", finish_reason="end_id")]),
+        lambda x: not x.main_thread and len(x.request.prompt) % 2 == 0,
+    )(deployment)
+
+    result = outcome("parallel-clients", deployment, expect=dataclasses.replace(EXPECT, target_precision="int8"))
+
+    assert result.status == "pass", result
+
+
+@pytest.mark.parametrize("check", ["stream-http", "short-answers", "stop-word", "multibyte", "parallel-clients"])
+def test_a_server_that_answers_nothing_passes_nothing(check: str) -> None:
+    """Without text and without ids there is nothing to compare: two empty answers are not the same answer."""
+    able = frozenset({capabilities.STREAM})
+    expect = dataclasses.replace(PLAIN, capabilities=able)
+    deployment = FakeDeployment()
+    answers(empty)(deployment)
+
+    result = outcome(check, deployment, client=plain_client(able), expect=expect)
+
+    assert result.status == "fail"
+    assert "empty" in result.reason
+
+
+@pytest.mark.parametrize(("length", "status"), [(1, "pass"), (DRAFTS + 2, "fail")])
+def test_a_short_answer_without_text_is_part_of_a_character_at_most(length: int, status: str) -> None:
+    """Without ids, one token may show no text yet; several must."""
+    able = frozenset[str]()
+    expect = dataclasses.replace(PLAIN, capabilities=able)
+    deployment = FakeDeployment()
+    answers(lambda c: every(c, text=""), lambda x: x.request.max_tokens == length)(deployment)
+
+    assert outcome("short-answers", deployment, client=plain_client(able), expect=expect).status == status
+
+
+REPEATING = "1, 2, 3,"
+
+
+@pytest.mark.parametrize(("looked_up", "status"), [(True, "pass"), (False, "fail")])
+def test_what_is_looked_up_in_the_text_is_asked_for_where_there_is_something(looked_up: bool, status: str) -> None:
+    """Prompts may have nothing to look up; one that repeats itself has, and nothing drafted there is a fault."""
+    expect = dataclasses.replace(EXPECT, draft_model=None)
+    deployment = FakeDeployment()
+    answers(undrafted, lambda x: not (looked_up and x.request.prompt.startswith(REPEATING)))(deployment)
+
+    result = outcome("speculation-on", deployment, expect=expect)
+
+    assert result.status == status
+    assert ("silently off" in result.reason) == (status == "fail")
+
+
+@pytest.mark.parametrize("everything", [True, False])
+def test_a_server_that_looks_up_drafts_what_repeats_itself(everything: bool) -> None:
+    """Where nothing else was drafted, everything accepted there is as it should be; a server may also tell nothing."""
+    expect = dataclasses.replace(EXPECT, draft_model=None, fixed_by="the server")
+    deployment = FakeDeployment()
+    deployment.accepts_all = True
+    answers(undrafted, lambda x: not (everything and x.request.prompt.startswith(REPEATING)))(deployment)
+
+    assert outcome("speculation-on", deployment, expect=expect).status == ("pass" if everything else "skip")
+
+
+@pytest.mark.parametrize("fixed_by", ["", "the server"])
+@pytest.mark.parametrize(("drafted", "accepted"), [(-3, 0), (-3, -5), (3, 9), (0, 1), (5, -1)])
+def test_impossible_counts_are_no_pass(fixed_by: str, drafted: int, accepted: int) -> None:
+    """More accepted than drafted, or less than nothing, is a fault without a draft model, too."""
+    expect = dataclasses.replace(EXPECT, draft_model=None, fixed_by=fixed_by)
+    deployment = FakeDeployment()
+    answers(lambda c: last(c, total_draft_tokens=drafted, total_accepted_draft_tokens=accepted))(deployment)
+
+    result = outcome("speculation-on", deployment, expect=expect)
+
+    assert result.status == "fail"
+    assert "impossible statistics" in result.reason
 
 
 def test_without_a_metrics_endpoint_there_is_nothing_to_see() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdeploy.config.schema import BuildConfig, DeployConfig, DraftConfig, ModelConfig, SmokeConfig, SpeculationConfig
-from specdeploy.openai import Dialect
+from specdeploy.errors import ConfigError
+from specdeploy.openai import Dialect, ask_dialect
 from specdeploy.smoke import CHECKS, run_smoke
 from specdeploy.smoke.capabilities import ALL, CONTROL, COUNTS, ENGINES, GRPC, IDS, STREAM, STREAM_END, TRITON
 from specdeploy.smoke.targets import (
@@ -18,6 +20,7 @@ from specdeploy.smoke.targets import (
     is_decoupled,
     nvidia_expectations,
     openai_expectations,
+    tells_limit,
 )
 from specdeploy.triton.protocol import ModelMetadata, TensorSpec
 from tests.unit.openai.fake_openai import MODEL, FakeOpenAI
@@ -104,11 +107,61 @@ def test_a_server_of_openais_api() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "longest"), [({"max_model_len": 2048}, 2048), ({"max_model_len": None}, 64), ({}, 64)]
+    ("told", "longest"),
+    [({"max_model_len": 2048}, 2048), ({}, 64)]
+    + [({"max_model_len": odd}, 64) for odd in (None, True, -5, 0, 10**15, 10**19, "2048", 2048.0)],
 )
 def test_the_longest_sequence(told: dict[str, Any], longest: int) -> None:
-    """What the server says of itself goes before the configuration."""
-    assert openai_expectations(Dialect(), about=told, model=MODEL, config=CONFIG).max_seq_len == longest
+    """What the server says of itself goes before the configuration; what cannot be is not told."""
+    expect = openai_expectations(Dialect(), about=told, model=MODEL, config=CONFIG)
+
+    assert expect.max_seq_len == longest
+    assert tells_limit(expect) == (longest != 64)
+
+
+def test_answers_that_cannot_fit_are_the_users_to_shorten() -> None:
+    """No check could pass with them: that is an error of the configuration, with the numbers, and exit code 2."""
+    longer = dataclasses.replace(CONFIG, smoke=dataclasses.replace(CONFIG.smoke, max_tokens=50))
+    ensemble = door("1.x", "ensemble")
+
+    with pytest.raises(ConfigError, match="max_tokens is 50, which does not fit") as caught:
+        nvidia_expectations(ensemble, config=longer, metrics=True)
+
+    assert caught.value.exit_code == 2
+    with pytest.raises(ConfigError, match="a sequence has 60 at most"):
+        openai_expectations(Dialect(), about={"max_model_len": 60}, model=MODEL, config=longer)
+    # Its own limit is not known, and may be longer than the configuration's.
+    assert openai_expectations(Dialect(), about={}, model=MODEL, config=longer).max_tokens == 50
+
+
+@dataclasses.dataclass(kw_only=True)
+class Miscounting(FakeOpenAI):
+    """Tells counts that cannot be."""
+
+    drafted: int
+    accepted: int
+
+    def _metrics(self, rounds: int) -> dict[str, Any]:
+        told = {"num_draft_tokens": self.drafted, "num_accepted_draft_tokens": self.accepted}
+        return {"metrics": {"speculative_decoding": told}}
+
+
+@pytest.mark.parametrize(("drafted", "accepted"), [(-3, 1), (3, 9)])
+def test_impossible_counts_of_a_server_fail_the_check_that_reads_them(drafted: int, accepted: int) -> None:
+    """The run goes on: only what looks at the counts fails, and says what they are."""
+    server = Miscounting(drafted=drafted, accepted=accepted)
+    dialect = ask_dialect(server.client)
+    expect = openai_expectations(dialect, about={"id": MODEL}, model=MODEL, config=CONFIG)
+
+    report = run_smoke(
+        lambda: server.client(dialect),  # type: ignore[arg-type, return-value]
+        expect,
+        only=["speculation-on", "stream-http"],
+    )
+
+    by_name = {check.name: check for check in report.checks}
+    assert (by_name["stream-http"].status, by_name["speculation-on"].status) == ("pass", "fail")
+    assert f"'total_draft_tokens': {drafted}" in by_name["speculation-on"].reason
 
 
 def test_what_triton_says_of_a_model() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +149,7 @@ class TestLabels:
             (OSError("no route"), "connection"),
             (http.client.RemoteDisconnected("closed"), "connection"),
             (http.client.IncompleteRead(b""), "connection"),
+            (UnicodeEncodeError("idna", "a..b", 0, 4, "label empty or too long"), "connection"),
             (http.client.BadStatusLine("SSH-2.0"), "protocol"),
             (http.client.LineTooLong("header line"), "protocol"),
             (http.client.UnknownProtocol("x"), "protocol"),
@@ -173,11 +175,17 @@ class TestAddresses:
         assert host_and_port("h", 8000) == ("h", 8000)
         assert host_and_port("[::1]:5", 8000) == ("::1", 5)
 
-    @pytest.mark.parametrize("url", ["https://h:5", "", "h:port", "http://"])
+    @pytest.mark.parametrize("url", ["https://h:5", "", "h:port", "http://", "[::1:8000", "a..b:1", "a b:1"])
     def test_refuses_what_it_cannot_reach(self, url: str) -> None:
         """Triton has no HTTPS; an address that is none is the user's to mend."""
         with pytest.raises(ConfigError, match="no address"):
             host_and_port(url, 1)
+
+    def test_a_password_is_not_repeated(self) -> None:
+        """An address that is refused is shown without what stands in front of its host."""
+        with pytest.raises(ConfigError, match=r"\.\.\.@h:port") as failed:
+            host_and_port("me:secret@h:port", 1)
+        assert "secret" not in failed.value.message
 
 
 class TestHealth:
@@ -250,12 +258,21 @@ class TestGenerateHttp:
             client.generate_http(REQUEST)
         assert caught.value.label == "protocol"
 
-    @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b'{"no": "text"}'])
+    @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b'{"no": "text"}', b"[" * 200_000])
     def test_200_with_something_else_is_an_error(self, body: bytes) -> None:
         """An answer that is no text response is not taken for an empty one."""
         client, _ = http_client(lambda: FakeReply(200, [body]))
         with pytest.raises(RequestFailed) as caught:
             client.generate_http(REQUEST)
+        assert caught.value.label == "protocol"
+
+    def test_an_answer_without_end(self) -> None:
+        """A body or a stream that does not end is given up at a size that no answer has."""
+        client, _ = http_client(lambda: FakeReply(200, itertools.repeat(b" " * 2**20)))
+        with pytest.raises(RequestFailed, match="the answer is longer than 64 MiB"):
+            client.generate_http(REQUEST)
+        with pytest.raises(RequestFailed, match="an event is longer than 16 MiB") as caught:
+            list(client.stream_http(REQUEST))
         assert caught.value.label == "protocol"
 
     def test_an_error_page_that_is_no_json(self) -> None:
