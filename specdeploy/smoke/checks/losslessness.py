@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _LONG_DRAFT: Final = 7
 #: Seconds after which `lossless-greedy` asks for no further answer beyond the least that it needs.
-_GREEDY_BUDGET_S: Final = 10.0
+_GREEDY_BUDGET_S: Final = 8.0
 _LEAST_PROMPTS: Final = 3
 #: All at once share one server, and each has the time of a single request.
 _BATCH_TOKENS: Final = 12
@@ -35,7 +35,7 @@ _TIES_SHARE: Final = 0.3
 _MOST_ROUNDS: Final = 24
 #: A shortened prompt keeps so many words.
 _LEAST_WORDS: Final = 2
-#: What `lossless-sampled` takes of a run (seconds); a third of it goes to answers without chance.
+#: What `lossless-sampled` takes of a run (seconds); a quarter of it goes to answers without chance.
 _BUDGET_S: Final = 12.0
 #: The parts of the check's own limit that it uses at most, however slow the server is.
 _SHARE: Final = 0.7
@@ -99,7 +99,7 @@ def lossless_sampled(probe: Probe) -> str:
     seconds = min(_BUDGET_S, probe.expect.check_timeout_s * _SHARE)
     budget, longest = Budget(seconds), Budget(probe.expect.check_timeout_s * _SHARE)
     options = _verification(probe)
-    comparisons, worst = _without_chance(probe, Sampler(probe, options, part=0), Budget(seconds / 3))
+    comparisons, worst = _without_chance(probe, Sampler(probe, options, part=0), Budget(seconds / 4))
     # Its seeds do not depend on how much the first part had time for.
     sampler = Sampler(probe, options, part=1)
     tests = _with_chance(probe, sampler, worst, (budget, longest)) if not comparisons.lossy else ()

@@ -168,13 +168,17 @@ def _looked_up_in_a_repetition(probe: Probe) -> _Sum:
 
 
 def _require_a_rejection(probe: Probe, total: _Sum) -> None:
-    """Fail when every draft of every answer is accepted, and of longer answers, too."""
+    """Fail when every draft of every answer is accepted, and of longer answers, too; one that is rejected is enough."""
     if total.accepted < total.drafted or probe.expect.self_draft:
         return
     length = max(probe.expect.max_tokens, min(_LONGER * probe.expect.max_tokens, probe.expect.max_seq_len // 2))
-    longer = _sum([probe.greedy(prompt.text, max_tokens=length) for prompt in probe.expect.prompts])
-    if longer.accepted < longer.drafted:
-        return
+    answers: list[Chunk] = []
+    # The last prompts first: a draft is most often wrong in a script that it has seen little of.
+    for prompt in reversed(probe.expect.prompts):
+        answers.append(probe.greedy(prompt.text, max_tokens=length))
+        longer = _sum(answers)
+        if longer.accepted < longer.drafted:
+            return
     raise Broken(
         f"every one of {total.drafted + longer.drafted} drafted tokens was accepted, on every step of every prompt: "
         "the draft is the target itself (then set smoke.self_draft), or the rule accepts whatever it is given",
