@@ -21,7 +21,7 @@ from specdeploy.smoke.isolation import interruptible
 from specdeploy.smoke.probe import Broken, Probe
 from specdeploy.smoke.report import plain
 from specdeploy.smoke.runner import NOT_STARTED, Asked, SmokeRun, cut_short, select, unasked
-from specdeploy.smoke.targets import require_room
+from specdeploy.smoke.targets import of_config, require_room
 from specdeploy.system.files import write_json_atomic
 from specdeploy.system.shield import undisturbed
 from specdeploy.triton.client import RequestFailed
@@ -142,22 +142,12 @@ def own(loaded: LoadedConfig, endpoints: Addresses, place: Place) -> Subject:
         ConfigError: ``smoke.max_tokens`` does not fit into ``build.max_seq_len``.
     """
     config = loaded.config
-    expectations = Expectations(
+    expectations = dataclasses.replace(
+        of_config(config),
         models=names.model_names(config),
-        num_draft_tokens=config.speculation.num_draft_tokens,
         max_draft_tokens=most_drafts(config),
         draft_model=names.engine_models(config).get("draft"),
         fixed_by=fixed_by(config),
-        max_seq_len=config.build.max_seq_len,
-        target_precision=config.target.precision,
-        max_tokens=config.smoke.max_tokens,
-        request_timeout_s=config.smoke.request_timeout_s,
-        samples=config.smoke.samples,
-        seed=config.smoke.seed,
-        alpha=config.smoke.alpha,
-        tie_margin=config.smoke.tie_margin,
-        clients=config.smoke.clients,
-        self_draft=config.smoke.self_draft,
         metrics=endpoints.metrics_url is not None,
     )
     require_room(expectations)

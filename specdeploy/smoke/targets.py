@@ -106,7 +106,7 @@ def openai_expectations(
     told = about.get("max_model_len")
     longest = told if isinstance(told, int) and not isinstance(told, bool) and told in _TELLS_LENGTH else None
     expect = dataclasses.replace(
-        _of_config(config, LimitUntold if longest is None else Expectations),
+        of_config(config, LimitUntold if longest is None else Expectations),
         models=(model,),
         front_door=model,
         second_door=None,
@@ -152,7 +152,7 @@ def nvidia_expectations(door: FrontDoor, *, config: DeployConfig, metrics: bool)
     engines = (names.TARGET, names.DRAFT) if drafts else (names.TARGET,)
     called = door.steps or (names.PREPROCESSING, POSTPROCESSING, *engines)
     expect = dataclasses.replace(
-        _of_config(config),
+        of_config(config),
         models=(door.metadata.name, *called),
         front_door=door.metadata.name,
         second_door=None,
@@ -205,8 +205,14 @@ def is_decoupled(model_config: Mapping[str, Any]) -> bool:
     return bool((model_config.get("model_transaction_policy") or {}).get("decoupled"))
 
 
-def _of_config(config: DeployConfig, kind: type[Expectations] = Expectations) -> Expectations:
-    """Return what a configuration says of any server with these models."""
+def of_config(config: DeployConfig, kind: type[Expectations] = Expectations) -> Expectations:
+    """Return what a configuration says of any server with these models; which ones it has is left open.
+
+    Args:
+        config: The deployment.
+
+        kind: What is made of it.
+    """
     return kind(
         models=(),
         num_draft_tokens=config.speculation.num_draft_tokens,
