@@ -148,7 +148,7 @@ def command(
     foreign.require_sense(server)
     if junit == "":
         raise ConfigError("--junit names no file", hint="name one, such as smoke.xml")
-    place = foreign.place(loaded, server, None if junit is None else Path(junit))
+    place = foreign.place(loaded, server, None if junit is None else Path(junit)).of_part(choice.part)
 
     def show(document: Mapping[str, Any]) -> None:
         with _on_stdout(str(place.results)):

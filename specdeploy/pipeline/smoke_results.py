@@ -1,4 +1,7 @@
-"""Where the outcome of a smoke test is kept: ``smoke.json`` and JUnit XML, each as a whole or not at all."""
+"""Where the outcome of a smoke test is kept: ``smoke.json`` and JUnit XML, each as a whole or not at all.
+
+A run of some checks has a file of its own, so that a readiness gate does not take the place of the whole.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,12 @@ class Place:
     identity: Mapping[str, Any]
     results: Path
     junit: Path | None = None
+
+    def of_part(self, part: str) -> Place:
+        """Return the place of the results of a part of the checks; empty is the whole."""
+        if not part:
+            return self
+        return dataclasses.replace(self, results=self.results.with_stem(f"{self.results.stem}-{part}"))
 
     def require_writable(self) -> None:
         """Stop while nothing was asked yet when an outcome could not be kept.

@@ -20,7 +20,7 @@ from specdeploy.smoke.golden import Golden, other_engines, parse_golden, require
 from specdeploy.smoke.isolation import interruptible
 from specdeploy.smoke.probe import Broken, Probe
 from specdeploy.smoke.report import plain
-from specdeploy.smoke.runner import NOT_STARTED, Asked, SmokeRun, cut_short, select, unasked
+from specdeploy.smoke.runner import Asked, SmokeRun, cut_short, not_begun, select, unasked
 from specdeploy.smoke.targets import of_config, require_room
 from specdeploy.system.files import write_json_atomic
 from specdeploy.system.shield import undisturbed
@@ -120,6 +120,11 @@ class Choice:
     quick: bool = False
     golden: str = ""
     prompts: str = ""
+
+    @property
+    def part(self) -> str:
+        """What part of the checks it is, as the file of its results is named; empty for all but what is left out."""
+        return "quick" if self.quick else "only" if self.only else ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -264,8 +269,7 @@ def conduct(
             return keeper.told(unasked(selected, error.message))
         except BaseException as error:
             if not isinstance(error, Exception):
-                skipped = unasked(selected, NOT_STARTED)
-                report = dataclasses.replace(skipped, server_lost="", interrupted=exit_code(error))
+                report = not_begun(selected, exit_code=exit_code(error))
                 undisturbed(lambda: keeper.keep(report))
                 keeper.tell()
             raise

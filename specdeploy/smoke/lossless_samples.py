@@ -24,8 +24,9 @@ TEMPERATURE: Final = 0.5
 TOP_K: Final = 8
 #: The first token comes before any draft; the next is the first that may be a draft, the one after it what follows it.
 POSITIONS: Final = (1, 2)
-#: Room for two drafts and the target's own token after the first token.
+#: Room for two drafts and the target's own token after the first token; the target alone writes what is compared.
 LENGTH: Final = 4
+CONTROL_LENGTH: Final = 3
 #: With fewer answers on each side nothing but the grossest fault would show.
 LEAST: Final = 40
 _SEED: Final = 20_260_117
@@ -151,10 +152,10 @@ class Sampler:
         drafted: list[Chunk] = []
         while len(control) < count and not enough(len(control)):
             size = min(self._probe.expect.clients, count - len(control))
-            arms = [0, None] * size
+            arms = [(0, CONTROL_LENGTH), (None, LENGTH)] * size
             requests = [
-                self.request(prompt, drafts=arm, max_tokens=LENGTH, temperature=TEMPERATURE, top_k=TOP_K)
-                for arm in arms
+                self.request(prompt, drafts=drafts, max_tokens=length, temperature=TEMPERATURE, top_k=TOP_K)
+                for drafts, length in arms
             ]
             answers = self.answers(requests)
             control += answers[::2]

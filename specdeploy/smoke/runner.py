@@ -41,6 +41,8 @@ NOT_STARTED = "the run was interrupted before"
 _TIMEOUT_SLACK_S = 0.25
 _WITHOUT_BUDGET = "Run it again without --quick, or on a machine that is less busy."
 _TIMEOUT = {"label": "timeout"}
+#: The check whose question is answered, by no, when no server can be reached at all.
+_READY = "server-ready"
 CUT_SHORT = "the run was interrupted while it ran"
 
 
@@ -179,7 +181,7 @@ class SmokeRun:
         for name in selected:
             reason = lost or self._beyond(name)
             if reason:
-                result = CheckResult(name=name, status="skip", duration_s=0.0, reason=reason)
+                result = _unreached(name, reason) if lost else _skipped(name, reason)
             else:
                 result = self._one(name)
                 lost = self._lost() if result.status == "fail" else ""
@@ -319,8 +321,18 @@ def unasked(selected: Iterable[str], reason: str) -> SmokeReport:
 
         reason: Why it did not.
     """
-    results = [CheckResult(name=name, status="skip", duration_s=0.0, reason=reason) for name in selected]
-    return SmokeReport(checks=tuple(results), server_lost=reason)
+    return SmokeReport(checks=tuple(_unreached(name, reason) for name in selected), server_lost=reason)
+
+
+def not_begun(selected: Iterable[str], *, exit_code: int) -> SmokeReport:
+    """Return the report of a run that a signal ended before it began.
+
+    Args:
+        selected: What was to run.
+
+        exit_code: What the process ends with.
+    """
+    return SmokeReport(checks=tuple(_skipped(name, NOT_STARTED) for name in selected), interrupted=exit_code)
 
 
 def cut_short(selected: Iterable[str], done: Iterable[CheckResult], *, exit_code: int) -> SmokeReport:
@@ -345,6 +357,17 @@ def cut_short(selected: Iterable[str], done: Iterable[CheckResult], *, exit_code
         for index, name in enumerate(left)
     ]
     return SmokeReport(checks=(*results, *rest), interrupted=exit_code)
+
+
+def _unreached(name: str, reason: str) -> CheckResult:
+    """Return what is known of a check when the server cannot be reached: nothing, unless that is what it asks."""
+    if name != _READY:
+        return _skipped(name, reason)
+    return CheckResult(name=name, status="fail", duration_s=0.0, reason=reason, hint=CURES[name])
+
+
+def _skipped(name: str, reason: str) -> CheckResult:
+    return CheckResult(name=name, status="skip", duration_s=0.0, reason=reason)
 
 
 def _label(error: SpecdeployError) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """Measure the ratios that the README quotes and print them as one table.
 
-Every number is a ratio of two things measured alternately in this run, so that a busy or slow machine moves both.
+Ratios are of two things measured alternately in this run, so that a busy or slow machine moves both.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ import json
 import sys
 from pathlib import Path
 
-from tests.bench import engines, planning, startup
+from tests.bench import engines, planning, smoke, startup
 
 ROOT = Path(__file__).parents[2]
 
 
 def main() -> None:
     """Run the benchmarks and print a table, then one JSON line."""
-    rows = [*startup.rows(), *planning.rows(), *engines.rows(ROOT / "build" / "smollm2-135m.yaml")]
+    demo = ROOT / "build" / "smollm2-135m.yaml"
+    rows = [*startup.rows(), *planning.rows(), *engines.rows(demo), *smoke.rows(demo)]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name.ljust(width)}  {value:8.3f}")

@@ -225,7 +225,7 @@ CHECKS["metadata"] = Check(run)
         _, stderr = end(process, signal.SIGINT)
 
     assert process.returncode == 130, stderr
-    assert json.loads((folder / "reports" / "smoke.json").read_text())["interrupted"] is True
+    assert json.loads((folder / "reports" / "smoke-only.json").read_text())["interrupted"] is True
 
 
 @pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT,) * 4])
@@ -493,13 +493,16 @@ class TestAgainstTriton:
             assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
 
     def test_quick_passes_and_runs_only_what_is_quick(self, served: Path) -> None:
-        """The document has just the checks that are marked so, and it is kept."""
+        """The document has just the checks that are marked so, and is kept beside that of the whole run."""
+        whole = served / "reports" / "smoke.json"
+        before = whole.read_bytes() if whole.exists() else None
         done = specdeploy("smoke", "--quick", "--json", cwd=served, env=PATIENT)
 
         document = json.loads(done.stdout)
         assert done.returncode == 0, done.stderr
         assert [check["name"] for check in document["checks"]] == [name for name, c in CHECKS.items() if c.quick]
-        assert json.loads((served / "reports" / "smoke.json").read_text()) == document
+        assert json.loads((served / "reports" / "smoke-quick.json").read_text()) == document
+        assert (whole.read_bytes() if whole.exists() else None) == before
 
     def test_recorded_answers_are_compared(self, served: Path) -> None:
         """The same deployment passes; changed ids fail with their position, in every output."""

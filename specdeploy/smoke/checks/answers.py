@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specdeploy.smoke.probe import Probe
     from specdeploy.triton.protocol import Chunk, GenerateRequest
 
-_LONG_ANSWER = 40
+_LONG_ANSWER = 32
 _EARLY = 0.5
 _TRIES = 3
 #: What decoding takes of a long answer's time; of less than this share nothing can be told.

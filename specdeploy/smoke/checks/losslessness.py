@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 _LONG_DRAFT: Final = 7
 #: Seconds after which `lossless-greedy` asks for no further answer beyond the least that it needs.
-_GREEDY_BUDGET_S: Final = 8.0
+_GREEDY_BUDGET_S: Final = 4.0
 _LEAST_PROMPTS: Final = 3
 #: All at once share one server, and each has the time of a single request.
-_BATCH_TOKENS: Final = 12
+_BATCH_TOKENS: Final = 8
 #: A nucleus that holds the most likely token and no other: sampling without chance.
 _ONE_CANDIDATE: Final = 1e-6
 #: Rejected drafts after which a rule that lets 2 % of them through has shown itself 95 times of 100.
@@ -120,10 +120,11 @@ def _without_chance(probe: Probe, sampler: Sampler, budget: Budget) -> tuple[Com
     """Compare answers for which one token alone can be drawn; return the prompts, too, most rejected drafts first.
 
     Each round drops a word more from the beginning of every prompt: what follows is another answer, with other drafts.
+    The first goes from prompt to prompt, so that a slow server is asked for a few only.
     """
     comparisons, rejections = Comparisons(probe), dict.fromkeys(probe.expect.prompts, 0)
-    for number in range(_MOST_ROUNDS):
-        texts = {prompt: text for prompt in rejections if (text := _without_words(prompt.text, number))}
+    for number, prompts in _rounds(probe.expect.prompts):
+        texts = {prompt: text for prompt in prompts if (text := _without_words(prompt.text, number))}
         controls = {prompt: _one_candidate(probe, sampler, text, drafts=0) for prompt, text in texts.items()}
         drafted = {prompt: _one_candidate(probe, sampler, text, drafts=None) for prompt, text in texts.items()}
         answers = sampler.answers([*controls.values(), *drafted.values()])
@@ -132,15 +133,21 @@ def _without_chance(probe: Probe, sampler: Sampler, budget: Budget) -> tuple[Com
             case = Case(prompt=_shortened(prompt, number), drafts=None, company="one candidate", request=request)
             comparisons.add(case, controls[prompt], control, seen)
             rejections[prompt] += rejected(seen, probe.expect.num_draft_tokens)
-        if comparisons.lossy or budget.over or not texts or comparisons.trials >= _ENOUGH_REJECTIONS:
+        few = comparisons.compared < min(_SAMPLED_PROMPTS, len(rejections))
+        if comparisons.lossy or not texts or comparisons.trials >= _ENOUGH_REJECTIONS or (budget.over and not few):
             break
     return comparisons, sorted(rejections, key=lambda prompt: -rejections[prompt])
 
 
+def _rounds(prompts: tuple[SmokePrompt, ...]) -> Iterator[tuple[int, tuple[SmokePrompt, ...]]]:
+    """Yield the number of a round and prompts that belong to it."""
+    yield from ((0, (prompt,)) for prompt in prompts)
+    yield from ((number, prompts) for number in range(1, _MOST_ROUNDS))
+
+
 def _one_candidate(probe: Probe, sampler: Sampler, text: str, *, drafts: int | None) -> GenerateRequest:
-    return sampler.request(
-        text, drafts=drafts, max_tokens=probe.expect.max_tokens, temperature=TEMPERATURE, top_p=_ONE_CANDIDATE
-    )
+    length = probe.expect.max_tokens
+    return sampler.request(text, drafts=drafts, max_tokens=length, temperature=TEMPERATURE, top_p=_ONE_CANDIDATE)
 
 
 def _without_words(text: str, count: int) -> str:

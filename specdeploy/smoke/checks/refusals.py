@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Failures that say what is wrong with the request; the others (timeout, connection, ...) say that the server is.
 CLEAR: Final = ("invalid_argument", "model_error")
-_REFERENCE_TOKENS = 4
+_REFERENCE_TOKENS = 2
 #: A prompt of more tokens than this is megabytes long.
 _MOST_SENT: Final = 1_000_000
 

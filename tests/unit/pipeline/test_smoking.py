@@ -123,7 +123,7 @@ def test_a_server_that_cannot_be_asked_leaves_its_results(loaded: LoadedConfig) 
 
     document, errors = kept_in(loaded)
     assert report.exit_code == document["exit_code"] == 4
-    assert [check["status"] for check in document["checks"]] == ["skip", "skip"]
+    assert [check["status"] for check in document["checks"]] == ["fail", "skip"]
     assert (document["server_lost"], document["deployment"]["url"]) == ("none", "http://h/v1")
     assert errors == ["server-lost"]
     assert told == [("none", "serve")]

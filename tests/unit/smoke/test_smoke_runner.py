@@ -47,14 +47,16 @@ class Clock:
         return self.now
 
 
-def test_no_server_skips_everything() -> None:
-    """Without a server nothing is checked: each check is skipped with the reason, and the exit code is 4."""
+def test_no_server_skips_what_it_would_be_asked() -> None:
+    """Whether it is ready is known; every other check is skipped with the reason, and the exit code is 4."""
     deployment = FakeDeployment()
     deployment.dead = True
 
     report = run_smoke(deployment.client, EXPECT)
 
-    assert {check.status for check in report.checks} == {"skip"}
+    first, *others = report.checks
+    assert (first.name, first.status, first.hint) == ("server-ready", "fail", CURES["server-ready"])
+    assert {check.status for check in others} == {"skip"}
     assert all("connection refused" in check.reason for check in report.checks)
     assert report.exit_code == 4
 
@@ -364,7 +366,7 @@ def test_a_server_that_hangs_below_every_deadline_is_lost(monkeypatch: pytest.Mo
     finally:
         hang.set()
 
-    assert [check.status for check in report.checks] == ["skip"]
+    assert [check.status for check in report.checks] == ["fail"]
     assert report.exit_code == 4
 
 

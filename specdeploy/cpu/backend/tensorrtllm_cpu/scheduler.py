@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 #: Prompt tokens per forward pass: keeps the logits of a pass (one row per token) small and others waiting briefly.
 PREFILL_CHUNK: Final = 128
-#: Asking Triton whether a request was cancelled takes 0.2 to 0.3 ms, so a running one is not asked at every turn.
-CANCEL_CHECK_S: Final = 0.02
+#: Asking Triton whether a request was cancelled takes 0.2 to 0.3 ms on idle cores, and more beside passes that use
+#: them all, so a running one is not asked at every turn.
+CANCEL_CHECK_S: Final = 0.1
 #: The same for one that waits for a slot.
 WAITING_CHECK_S: Final = 0.5
 
