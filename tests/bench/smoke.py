@@ -29,7 +29,8 @@ def rows(recipe: Path) -> list[tuple[str, float]]:
     Args:
         recipe: The demo's configuration.
     """
-    with tempfile.TemporaryDirectory() as scratch:
+    # A repository names its engines relative to itself, so it lies where they do.
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=recipe.parents[1] / "triton_repo") as scratch:
         place = Path(scratch)
         demo = ("--config", str(recipe), "--set", f"repo.path={place / 'demo'}", "--set", f"report.path={place}")
         with _served(place, *demo):

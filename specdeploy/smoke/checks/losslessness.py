@@ -35,8 +35,9 @@ _TIES_SHARE: Final = 0.3
 _MOST_ROUNDS: Final = 24
 #: A shortened prompt keeps so many words.
 _LEAST_WORDS: Final = 2
-#: What `lossless-sampled` takes of a run (seconds); a quarter of it goes to answers without chance.
+#: What `lossless-sampled` takes of a run (seconds), and the part of it that goes to answers without chance.
 _BUDGET_S: Final = 12.0
+_WITHOUT_CHANCE_SHARE: Final = 0.2
 #: The parts of the check's own limit that it uses at most, however slow the server is.
 _SHARE: Final = 0.7
 _SAMPLED_PROMPTS: Final = 2
@@ -99,7 +100,9 @@ def lossless_sampled(probe: Probe) -> str:
     seconds = min(_BUDGET_S, probe.expect.check_timeout_s * _SHARE)
     budget, longest = Budget(seconds), Budget(probe.expect.check_timeout_s * _SHARE)
     options = _verification(probe)
-    comparisons, worst = _without_chance(probe, Sampler(probe, options, part=0), Budget(seconds / 4))
+    comparisons, worst = _without_chance(
+        probe, Sampler(probe, options, part=0), Budget(seconds * _WITHOUT_CHANCE_SHARE)
+    )
     # Its seeds do not depend on how much the first part had time for.
     sampler = Sampler(probe, options, part=1)
     tests = _with_chance(probe, sampler, worst, (budget, longest)) if not comparisons.lossy else ()
