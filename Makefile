@@ -24,7 +24,7 @@ demo: install runtime checkpoint  ## Run the whole job for real: check, build, r
 	@$(BIN)/specdeploy up --config $(DEMO)
 
 test: install runtime checkpoint  ## Run the tests; a tier that this machine lacks is skipped and says so.
-	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: install  ## Ruff and mypy --strict.
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

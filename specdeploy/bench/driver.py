@@ -1,51 +1,45 @@
-"""Runs a load plan against a server: a closed loop of workers, each with its own session; each request is recorded.
+"""Runs a load plan against a server, from one event loop: sends what is due, and records what comes of every request.
 
-Knows threads, time-outs and how a run ends; knows no statistics and no wire protocol. A request that fails becomes a
+Knows schedules, time-outs and how a run ends; knows no statistics and no wire protocol. A request that fails becomes a
 record with a stable label. The run ends early, and says so, when somebody presses Ctrl-C, when its deadline passes,
 and when several requests in a row cannot reach the server: nothing waits for hours on a server that died.
+
+An open loop sends when the schedule says, whatever became of the requests before. A closed loop sends when an answer
+has ended. An answer is decoded after the request that takes its place has been sent.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import math
-import queue
+import signal
 import threading
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from specdeploy.bench.observation import Observation
-from specdeploy.bench.records import CONTROL, INTERRUPTED, Arm, LoadRun, RequestRecord
+from specdeploy.bench.records import CONTROL, INTERRUPTED, SPECULATION, Arm, LoadRun, RequestRecord
+from specdeploy.bench.server_window import ServerWindow
+from specdeploy.triton.client.failures import RequestFailed
 from specdeploy.triton.protocol import GenerateRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-    from specdeploy.bench.prompts import Prompt
     from specdeploy.bench.schedule import Block, LoadPlan
+    from specdeploy.bench.wire.call import Reply, Wire
+    from specdeploy.bench.wire.codec import Codec
+    from specdeploy.deploy.counts import ServerCounts
     from specdeploy.system.clock import Clock
-    from specdeploy.triton.protocol import Chunk
 
 #: Labels that say that the server was not there; so many in a row (`LoadSettings.max_connection_failures`) end the run.
 CONNECTION_LABELS: Final = frozenset({"connection", "unavailable", "timeout"})
 
-_POLL_S: Final = 0.1
 _GRACE_S: Final = 2.0
-
-
-class Session(Protocol):
-    """One worker's connection to the server; its time-out is the factory's business."""
-
-    def stream(self, request: GenerateRequest) -> Iterator[Chunk]:
-        """Send a request and yield its responses as they come.
-
-        Raises an exception with a ``label`` (see `error_label`) when the request fails or takes too long.
-        """
-        ...
-
-
-SessionFactory: TypeAlias = "Callable[[], AbstractContextManager[Session]]"
+#: Requests that are encoded before they are due.
+_AHEAD: Final = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,9 +53,11 @@ class Progress:
 
         done: Requests done in the whole run, the warm-up included.
 
-        total: Requests of the plan.
+        total: Requests of the plan; None when the time decides.
 
         errors: How many of them failed.
+
+        in_flight: Requests that have not ended.
 
         record: The request that just ended.
     """
@@ -69,234 +65,441 @@ class Progress:
     block: int
     blocks: int
     done: int
-    total: int
+    total: int | None
     errors: int
+    in_flight: int
     record: RequestRecord
 
 
 def run_load(
     plan: LoadPlan,
-    session_factory: SessionFactory,
+    wire: Wire[Any],
+    codec: Codec[Any],
     clock: Clock,
     on_progress: Callable[[Progress], None] | None = None,
+    *,
+    control: tuple[Wire[Any], Codec[Any]] | None = None,
+    look: Callable[[], ServerCounts | None] | None = None,
+    begin: Callable[[int], Awaitable[float]] | None = None,
 ) -> LoadRun:
     """Carry out a plan and return what was measured, all of it or as far as it went.
 
     Args:
         plan: The blocks in order.
 
-        session_factory: Opens one session; called once for each worker, before the first request, so that no
-            connection set-up is measured.
+        wire: Sends the requests; it is opened before the first of them, so that no connection set-up is measured, and
+            closed at the end.
 
-        clock: The clock that the sessions' ``received_s`` are on, too.
+        codec: What requests and replies look like.
+
+        clock: The clock that the wire's times are on, too.
 
         on_progress: Called from this thread after every request.
 
+        control: Another server that answers for the control, and what its requests look like; None is the same one.
+
+        look: Reads the server's counters, between blocks, on another thread; it raises nothing, and returns None when
+            it cannot tell. None asks nobody.
+
+        begin: Asked with the number of each block, from 0, when all is ready for it: when it begins, on the clock. The
+            run begins with the first. None begins each at once.
+
     Raises:
-        ServerFault: A session could not be opened.
+        ConfigError: The server has no input for something that the plan asks for.
+
+        RequestFailed: The server cannot be reached.
     """
-    started_s = clock.monotonic()
-    with contextlib.ExitStack() as stack:
-        workers = max(plan.settings.concurrency)
-        sessions = [stack.enter_context(session_factory()) for _ in range(workers)]
-        run = _Run(plan, sessions, clock, on_progress or _ignore, close_sessions=stack.close)
-        run.carry_out()
+    lines = {SPECULATION: _Line(wire, codec), CONTROL: _Line(*(control or (wire, codec)))}
+    run = _Run(plan, lines, clock, on_progress or _ignore, look, begin)
+    asyncio.run(run.carry_out())
     return LoadRun(
         records=tuple(run.records),
+        windows=tuple(run.windows),
+        started_s=run.started_s,
         stop_reason=run.stop_reason,
-        duration_s=clock.monotonic() - started_s,
+        duration_s=clock.monotonic() - run.started_s,
+        block_starts_s=tuple(run.block_starts_s),
     )
-
-
-def error_label(error: BaseException) -> str:
-    """Return the label under which an error is counted: its own ``label``, or that it was not foreseen."""
-    label = getattr(error, "label", None)
-    return label if isinstance(label, str) and label else f"unexpected.{type(error).__name__}"
 
 
 def build_request(plan: LoadPlan, block: Block, index: int) -> GenerateRequest:
-    """Return what is sent at ``index`` of a block; the arms of a pair differ in ``num_draft_tokens`` alone."""
-    settings = plan.settings
+    """Return what is sent at ``index`` of a block; the arms of a pair differ in ``num_draft_tokens`` alone.
+
+    Raises:
+        ConfigError: The prompt wants a longer answer than the run allows.
+    """
+    settings, prompt = plan.settings, block.prompt(index)
     sampled = settings.temperature > 0
+    max_tokens, extra = settings.output.apply(prompt)
     return GenerateRequest(
-        prompt=block.prompts[index].text,
-        max_tokens=settings.max_tokens,
-        num_draft_tokens=_drafts(block.arm, settings.num_draft_tokens),
+        prompt=prompt.message if settings.chat else prompt.text,
+        max_tokens=max_tokens,
+        num_draft_tokens=0 if settings.own_control and block.arm == CONTROL else settings.num_draft_tokens,
         temperature=settings.temperature,
         top_p=settings.top_p if sampled else None,
-        seed=settings.seed + max(block.pair, 0) * settings.requests + index if sampled else None,
+        seed=_seed(plan, block, index) if sampled else None,
         stream=True,
+        extra=extra,
     )
 
 
-def _drafts(arm: Arm, asked: int | None) -> int | None:
-    return 0 if arm == CONTROL else asked
+def _seed(plan: LoadPlan, block: Block, index: int) -> int:
+    return plan.settings.seed + max(block.pair, 0) * (block.size or 1_000_000) + index
 
 
 def _ignore(_progress: Progress) -> None:
     pass
 
 
-class _Stopped(Exception):
-    """The run is being stopped while this request was in flight."""
+class _Line(NamedTuple):
+    """How an arm is reached."""
 
-    label = INTERRUPTED
+    wire: Wire[Any]
+    codec: Codec[Any]
 
 
 class _Run:
-    """One run in progress: workers send, the caller's thread collects their records, and any of them may stop it."""
+    """One run in progress: block after block, until they are done or something stops it."""
 
     def __init__(
         self,
         plan: LoadPlan,
-        sessions: Sequence[Session],
+        lines: Mapping[Arm, _Line],
         clock: Clock,
         on_progress: Callable[[Progress], None],
-        *,
-        close_sessions: Callable[[], None],
+        look: Callable[[], ServerCounts | None] | None,
+        begin: Callable[[int], Awaitable[float]] | None,
     ) -> None:
+        self.plan = plan
+        self.lines = lines
+        self.clock = clock
         self.records: list[RequestRecord] = []
+        self.windows: list[ServerWindow] = []
         self.stop_reason = ""
-        self._plan = plan
-        self._sessions = sessions
-        self._clock = clock
+        self.started_s = clock.monotonic()
+        self.block_starts_s: list[float] = []
         self._on_progress = on_progress
-        self._close_sessions = close_sessions
-        limit_s = plan.settings.deadline_s
-        self._deadline_s = math.inf if limit_s is None else clock.monotonic() + limit_s
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self._results: queue.SimpleQueue[RequestRecord | None] = queue.SimpleQueue()
-        self._working = 0
-        self._failures_in_a_row = 0
+        self._look = look
+        self._begin = begin
+        self._holding: asyncio.Future[None] | None = None
+        self._number = 0
         self._errors = 0
+        self._failures_in_a_row = 0
+        self._sender: _Sender | None = None
+        self._broken: BaseException | None = None
+        limit_s = plan.settings.deadline_s
+        self._ends_s = math.inf if limit_s is None else clock.monotonic() + limit_s
 
-    def carry_out(self) -> None:
+    @property
+    def stopping(self) -> bool:
+        """Whether nothing more is to be sent."""
+        return bool(self.stop_reason) or self._broken is not None
+
+    async def carry_out(self) -> None:
         """Run the blocks in order until they are done or the run is stopped."""
+        timer = self._set_deadline()
+        wires = {id(line.wire): line.wire for line in self.lines.values()}.values()
         try:
-            for number, block in enumerate(self._plan.blocks, start=1):
-                self._run_block(number, block)
-                if self._stop.is_set():
-                    return
+            for wire in wires:
+                await wire.open(self.plan.connections)
+            with _told_of_sigterm(self._terminate):
+                for block in self.plan.blocks:
+                    if self.stopping:
+                        break
+                    self._number += 1
+                    await self._watch_block(block)
         finally:
-            self._stop.set()
+            if timer is not None:
+                timer.cancel()
+            for wire in wires:
+                await wire.close()
+        if self._broken is not None:
+            raise self._broken
 
-    def _run_block(self, number: int, block: Block) -> None:
+    def keep(self, record: RequestRecord) -> None:
+        """Take a request that has ended, and tell; a listener that fails ends the run."""
+        self.records.append(record)
+        self._errors += not record.ok
+        self._notice_dead_server(record)
+        self._notice_deadline()
+        progress = Progress(
+            block=self._number,
+            blocks=len(self.plan.blocks),
+            done=len(self.records),
+            total=self.plan.total_requests,
+            errors=self._errors,
+            in_flight=self.lines[record.arm].wire.in_flight,
+            record=record,
+        )
         try:
-            self._start_workers(block)
-            self._collect(number)
+            self._on_progress(progress)
         except KeyboardInterrupt:
-            self._halt("interrupted from the keyboard")
-        if self._stop.is_set():
-            self._drain()
+            self.halt(INTERRUPTED_BY_USER)
+        except BaseException as error:  # noqa: BLE001 - raised again, once what was started has been ended
+            self.fail(error)
 
-    def _start_workers(self, block: Block) -> None:
-        jobs: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for index in range(len(block.prompts)):
-            jobs.put(index)
-        start_s = self._clock.monotonic()
-        for session in self._sessions[: min(block.concurrency, len(block.prompts))]:
-            # Daemons: a session that hangs in spite of its time-out must not keep the process alive.
-            thread = threading.Thread(target=self._work, args=(session, block, jobs, start_s), daemon=True)
-            self._working += 1
-            thread.start()
+    def halt(self, reason: str) -> None:
+        """Send nothing more; what is in flight has a moment to end."""
+        self.stop_reason = self.stop_reason or reason
+        self._wind_down()
 
-    def _work(self, session: Session, block: Block, jobs: queue.SimpleQueue[int], free_s: float) -> None:
+    def fail(self, error: BaseException) -> None:
+        """End the run at once because of a fault of ours or of the caller's."""
+        self._broken = self._broken or error
+        self._wind_down()
+
+    def _terminate(self) -> None:
+        """Act on SIGTERM, which comes in the midst of anything: at once no more than note it."""
+        asyncio.get_running_loop().call_soon_threadsafe(self.halt, TERMINATED)
+
+    async def _hold(self) -> None:
+        """Wait until the next block begins, where somebody else says when."""
+        if self._begin is None or self.stopping:
+            return
+        self._holding = asyncio.ensure_future(self._sleep(self._begin))
         try:
-            while not self._stop.is_set():
-                record = self._send(session, block, jobs.get_nowait(), free_s)
-                free_s = record.ended_s
-                self._notice_dead_server(record)
-                self._results.put(record)
-        except queue.Empty:
-            pass
-        finally:
-            self._results.put(None)
+            await asyncio.wait([self._holding])
+        except asyncio.CancelledError:
+            self.halt(INTERRUPTED_BY_USER)
+        if self._holding.done() and not self._holding.cancelled():
+            self._holding.result()
+        self._holding = None
+        if self._number == 1:
+            self.started_s = self.clock.monotonic()
 
-    def _send(self, session: Session, block: Block, index: int, intended_s: float) -> RequestRecord:
-        prompt: Prompt = block.prompts[index]
+    async def _sleep(self, begin: Callable[[int], Awaitable[float]]) -> None:
+        await asyncio.sleep(await begin(self._number - 1) - self.clock.monotonic())
+
+    async def _watch_block(self, block: Block) -> None:
+        """Run a block, with a look at the server's counters on both sides of it."""
+        before = await self._look_at_server()
+        await self._hold()
+        if self.stopping:
+            return
+        start_s = self.clock.monotonic()
+        await self._run_block(block)
+        end_s, after = self.clock.monotonic(), await self._look_at_server()
+        if before is None or after is None:
+            return
+        self.windows.append(
+            ServerWindow(
+                arm=block.arm,
+                point=block.point,
+                pair=block.pair,
+                start_s=start_s,
+                end_s=end_s,
+                before=before,
+                after=after,
+            )
+        )
+
+    async def _look_at_server(self) -> ServerCounts | None:
+        if self._look is None:
+            return None
+        try:
+            return await asyncio.to_thread(self._look)
+        except asyncio.CancelledError:
+            self.halt(INTERRUPTED_BY_USER)
+            return None
+
+    async def _run_block(self, block: Block) -> None:
+        self._sender = sender = _Sender(self, block)
+        try:
+            sender.begin()
+            await sender.finished.wait()
+        except asyncio.CancelledError:
+            # How asyncio tells of Ctrl-C. A second one gets through.
+            self.halt(INTERRUPTED_BY_USER)
+            await sender.finished.wait()
+        self._sender = None
+
+    def _notice_deadline(self) -> None:
+        if self.clock.monotonic() >= self._ends_s:
+            self.halt(f"the deadline of {self.plan.settings.deadline_s:g} s passed")
+
+    def _set_deadline(self) -> asyncio.Handle | None:
+        """Have a look at the deadline when it has passed: perhaps no request ends that would."""
+        if self.plan.settings.deadline_s is None:
+            return None
+        return asyncio.get_running_loop().call_later(self.plan.settings.deadline_s + _TICK_S, self._notice_deadline)
+
+    def _notice_dead_server(self, record: RequestRecord) -> None:
+        self._failures_in_a_row = self._failures_in_a_row + 1 if record.error in CONNECTION_LABELS else 0
+        if self._failures_in_a_row >= self.plan.settings.max_connection_failures:
+            failures, words = self._failures_in_a_row, record.error_message
+            self.halt(f"{failures} requests in a row did not reach the server, the last with {words}")
+
+    def _wind_down(self) -> None:
+        if self._holding is not None:
+            self._holding.cancel()
+        if self._sender is not None:
+            self._sender.wind_down()
+
+
+@contextlib.contextmanager
+def _told_of_sigterm(call: Callable[[], None]) -> Iterator[None]:
+    """Call when SIGTERM comes, in place of a handler that raises.
+
+    What such a handler raises within a callback, asyncio would log and forget, and with it the request that it was
+    about. The handler is put back at the end.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda _number, _frame: call())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+INTERRUPTED_BY_USER: Final = "interrupted from the keyboard"
+TERMINATED: Final = "terminated"
+#: More than the resolution of the loop's clock, so that a timer does not come early.
+_TICK_S: Final = 0.01
+#: The loop sleeps in whole milliseconds and rounds up: it is woken one early and goes round until a request is due.
+_EARLY_S: Final = 0.001
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A request that can be sent: its place in the block, the request, and its bytes."""
+
+    index: int
+    request: GenerateRequest
+    payload: Any
+
+
+class _Sender:
+    """One block: starts requests when they are due, and turns replies into records."""
+
+    def __init__(self, run: _Run, block: Block) -> None:
+        self.finished = asyncio.Event()
+        self._run = run
+        self._block = block
+        self._line = run.lines[block.arm]
+        self._loop = asyncio.get_running_loop()
+        self._ready: deque[_Prepared] = deque()
+        self._replies: deque[tuple[_Prepared, float, Reply]] = deque()
+        self._indices = run.plan.shard.indices(block)
+        self._start_s = 0.0
+        self._pending = 0
+        self._timer: asyncio.Handle | None = None
+        self._cut: asyncio.Handle | None = None
+
+    def begin(self) -> None:
+        """Start the block."""
+        self._prepare(_AHEAD)
+        self._start_s = self._run.clock.monotonic()
+        self._run.block_starts_s.append(self._start_s)
+        if self._block.is_open:
+            self._pump()
+            return
+        for _ in range(self._run.plan.shard.in_flight(self._block)):
+            self._launch_next(self._start_s)
+        # Where nothing of the block is ours, it is over.
+        self._look()
+
+    def wind_down(self) -> None:
+        """Send nothing more; cut off what has not ended after a moment."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._cut is None:
+            self._cut = self._loop.call_later(_GRACE_S, self._line.wire.cancel_all)
+        self._loop.call_soon(self._look)
+
+    def _pump(self) -> None:
+        """Send everything that is due by the schedule, and come again when the next is."""
+        while self._ready and not self._run.stopping:
+            due_s = self._start_s + self._block.offsets_s[self._ready[0].index]
+            if due_s > self._run.clock.monotonic():
+                self._prepare(_AHEAD)
+                self._timer = self._loop.call_at(due_s - _EARLY_S, self._pump)
+                return
+            self._launch(self._ready.popleft(), due_s)
+            if not self._ready:
+                self._prepare(1)
+        self._look()
+
+    def _launch_next(self, free_s: float) -> None:
+        """Send the next request of a closed loop, if there is one: a slot is free since ``free_s``."""
+        over = self._block.duration_s is not None and free_s - self._start_s >= self._block.duration_s
+        if not self._ready:
+            self._prepare(1)
+        if self._ready and not over and not self._run.stopping:
+            self._launch(self._ready.popleft(), free_s)
+
+    def _launch(self, prepared: _Prepared, intended_s: float) -> None:
+        def done(reply: Reply) -> None:
+            self._done(prepared, intended_s, reply)
+
+        self._pending += 1
+        try:
+            self._line.wire.start(prepared.payload, self._run.plan.settings.request_timeout_s, done)
+        except RequestFailed as error:
+            self._pending -= 1
+            self._run.fail(error)
+
+    def _done(self, prepared: _Prepared, intended_s: float, reply: Reply) -> None:
+        self._replies.append((prepared, intended_s, reply))
+        if reply.fault is not None:
+            # Looked at first, so that nothing more is sent to a server that is gone.
+            self._record()
+        if not self._block.is_open:
+            self._launch_next(reply.ended_s)
+        self._loop.call_soon(self._record_and_look)
+
+    def _record_and_look(self) -> None:
+        self._record()
+        self._look()
+
+    def _record(self) -> None:
+        """Decode answers, in the order in which they ended."""
+        try:
+            self._prepare(_AHEAD)
+            while self._replies:
+                self._pending -= 1
+                self._run.keep(self._read(*self._replies.popleft()))
+        except Exception as error:  # noqa: BLE001 - a callback of the loop has nobody who would see it
+            self._run.fail(error)
+
+    def _read(self, prepared: _Prepared, intended_s: float, reply: Reply) -> RequestRecord:
+        answer = self._line.codec.decode(reply, prepared.request)
         seen = Observation()
-        sent_s = self._clock.monotonic()
-        error, message = self._observe(session, build_request(self._plan, block, index), seen)
+        for chunk in answer.chunks:
+            seen.add(chunk, reply.ended_s if chunk.received_s is None else chunk.received_s)
+        error, message = seen.fault() if answer.fault is None else (answer.fault.label, str(answer.fault))
+        if self._run.stopping and error == "cancelled":
+            # We cut it off: that is no fault of the server.
+            error = INTERRUPTED
+        prompt = self._block.prompt(prepared.index)
         return RequestRecord(
-            arm=block.arm,
-            pair=block.pair,
-            index=index,
-            concurrency=block.concurrency,
+            arm=self._block.arm,
+            pair=self._block.pair,
+            index=prepared.index,
+            concurrency=self._block.point.concurrency,
+            rate=self._block.point.rate,
             prompt_id=prompt.id,
             category=prompt.category,
             intended_s=intended_s,
-            sent_s=sent_s,
-            ended_s=self._clock.monotonic(),
+            sent_s=reply.sent_s,
+            ended_s=reply.ended_s,
             error=error,
             error_message=message,
             **seen.fields(),  # type: ignore[arg-type]  # a dict of fields cannot say that each has its type
         )
 
-    def _observe(self, session: Session, request: GenerateRequest, seen: Observation) -> tuple[str | None, str]:
-        try:
-            for chunk in session.stream(request):
-                if self._stop.is_set():
-                    raise _Stopped
-                received_s = chunk.received_s
-                seen.add(chunk, self._clock.monotonic() if received_s is None else received_s)
-        except Exception as error:  # noqa: BLE001 - whatever a request dies of becomes its record, so that none is lost
-            # Once the run is being stopped its sessions are closed under the requests: that is no fault of the server.
-            label = INTERRUPTED if self._stop.is_set() else error_label(error)
-            return label, str(error)
-        return seen.fault()
+    def _prepare(self, ahead: int) -> None:
+        """Encode requests until so many are ready, or the block has no more."""
+        while len(self._ready) < ahead and (index := next(self._indices, None)) is not None:
+            request = build_request(self._run.plan, self._block, index)
+            self._ready.append(_Prepared(index, request, self._line.codec.prepare(request)))
 
-    def _collect(self, number: int) -> None:
-        while self._working and not self._stop.is_set():
-            if self._clock.monotonic() >= self._deadline_s:
-                self._halt(f"the deadline of {self._plan.settings.deadline_s:g} s passed")
-                return
-            with contextlib.suppress(queue.Empty):
-                self._take(self._results.get(timeout=_POLL_S), number)
-
-    def _take(self, record: RequestRecord | None, number: int) -> None:
-        self._keep(record)
-        if record is None:
-            return
-        progress = Progress(
-            block=number,
-            blocks=len(self._plan.blocks),
-            done=len(self.records),
-            total=self._plan.total_requests,
-            errors=self._errors,
-            record=record,
-        )
-        self._on_progress(progress)
-
-    def _keep(self, record: RequestRecord | None) -> None:
-        if record is None:
-            self._working -= 1
-            return
-        self.records.append(record)
-        self._errors += not record.ok
-
-    def _notice_dead_server(self, record: RequestRecord) -> None:
-        """Stop after too many failed connections in a row; the workers see to it, so that none runs ahead."""
-        with self._lock:
-            self._failures_in_a_row = self._failures_in_a_row + 1 if record.error in CONNECTION_LABELS else 0
-            failures = self._failures_in_a_row
-        if failures >= self._plan.settings.max_connection_failures:
-            self._halt(f"{failures} requests in a row did not reach the server, the last with {record.error_message}")
-
-    def _halt(self, reason: str) -> None:
-        with self._lock:
-            self.stop_reason = self.stop_reason or reason
-            self._stop.set()
-
-    def _drain(self) -> None:
-        """Collect what is still in flight: wait a moment, then close the sessions under it, and wait once more."""
-        with contextlib.suppress(KeyboardInterrupt, queue.Empty):
-            self._await_workers()
-        if self._working:
-            self._close_sessions()
-            with contextlib.suppress(KeyboardInterrupt, queue.Empty):
-                self._await_workers()
-
-    def _await_workers(self) -> None:
-        while self._working:
-            self._keep(self._results.get(timeout=_GRACE_S))
+    def _look(self) -> None:
+        """Say that the block is over, when it is: nothing in flight, and nothing that will be sent."""
+        waiting = self._block.is_open and bool(self._ready) and not self._run.stopping
+        if not self._pending and not waiting:
+            if self._cut is not None:
+                self._cut.cancel()
+            self.finished.set()

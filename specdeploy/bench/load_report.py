@@ -6,25 +6,33 @@ Knows the shape of the document and what makes a run less than it seems; writes 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from specdeploy.bench.blocks import summarize_blocks
+from specdeploy.bench.blocks import measured, summarize_blocks
+from specdeploy.bench.crossover import crossover
 from specdeploy.bench.paired import PairedSummary, paired_speedup
-from specdeploy.bench.records import CONTROL, SPECULATION, LoadRun, RequestRecord
+from specdeploy.bench.records import CONTROL, SPECULATION, Arm, LoadPoint, LoadRun, RequestRecord
+from specdeploy.bench.server_window import summarize_server, traffic_findings
 from specdeploy.bench.stats import ArmSummary, summarize
 from specdeploy.findings import Finding
 from specdeploy.planning.speedup import predict_speedup, tokens_per_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from specdeploy.bench.schedule import LoadPlan
+    from specdeploy.bench.goodput import Objective
+    from specdeploy.bench.server_window import GaugeReading
 
 SCHEMA_VERSION: Final = "1.0"
 RECORDS_FILE: Final = "load_records.jsonl"
 
-#: A closed loop is degraded when the generator itself held its workers back for more than this share of the time.
+#: A closed loop is degraded when the generator itself held its requests back for more than this share of the time.
 MAX_LAG_SHARE: Final = 0.02
+#: An open loop is degraded when one request of a hundred is sent later than this (milliseconds), or than this share of
+#: the time to first token, whichever is more; or when fewer requests a second were sent than this share of the offer.
+MAX_LAG_MS: Final = 5.0
+MAX_LAG_OF_FIRST_TOKEN: Final = 0.05
+LEAST_ACHIEVED: Final = 0.98
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,17 +48,49 @@ class RunContext:
 
         environment: Where it was measured.
 
+        client: What the load generator itself used; passed through to the document.
+
+        gauges: What was read of the server while it worked.
+
+        front_door: The model that requests go to, where the server counts them; empty elsewhere.
+
         records_file: Name of the file of records beside the document.
     """
 
     created: str
     deployment: Mapping[str, Any]
     environment: Mapping[str, Any]
+    client: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    gauges: Sequence[GaugeReading] = ()
+    front_door: str = ""
     records_file: str = RECORDS_FILE
 
 
+class ReportedPlan(Protocol):
+    """What a document tells of a plan: one that was run, or one that was read back."""
+
+    @property
+    def temperature(self) -> float:
+        """0 decodes greedily."""
+        ...
+
+    @property
+    def block_s(self) -> float | None:
+        """How long each block of a closed loop lasts; None where the number of its requests decides."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as it stands in ``load.json``."""
+        ...
+
+
 def build_load_report(
-    run: LoadRun, plan: LoadPlan, context: RunContext, findings: Iterable[Finding] = ()
+    run: LoadRun,
+    plan: ReportedPlan,
+    context: RunContext,
+    findings: Iterable[Finding] = (),
+    *,
+    objectives: Sequence[Objective] = (),
 ) -> dict[str, Any]:
     """Build ``load.json`` from a run, whole or partial.
 
@@ -62,12 +102,17 @@ def build_load_report(
         context: What, where and when.
 
         findings: What the caller noticed, such as `schedule.kv_reuse_findings`.
+
+        objectives: What a good request keeps.
     """
     records = run.records
-    summaries, pairs, lag = summarize(records), paired_speedup(records), _lag_share(records)
+    summaries, pairs = summarize(records, objectives), paired_speedup(records, block_s=plan.block_s)
+    late = (*_lag_findings(_lag_share(records)), *_schedule_findings(summaries, records))
     control_speculates = _control_findings(summaries)
-    outputs = compare_outputs(records) if plan.settings.temperature == 0 else None
-    own = (*_arm_findings(summaries), *control_speculates, *_bypass_findings(records), *_lag_findings(lag))
+    comparable = () if control_speculates else pairs
+    outputs = compare_outputs(records) if plan.temperature == 0 else None
+    others = traffic_findings(run.windows, records, context.front_door)
+    own = (*_arm_findings(summaries), *control_speculates, *_bypass_findings(records), *late, *others)
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "load",
@@ -75,13 +120,21 @@ def build_load_report(
         "duration_s": run.duration_s,
         "partial": run.partial,
         "stop_reason": run.stop_reason,
-        "degraded": lag is not None and lag > MAX_LAG_SHARE,
+        "degraded": bool(late),
+        "client": dict(context.client),
+        "started_at": context.created,
+        "started_s": run.started_s,
         "deployment": dict(context.deployment),
         "environment": dict(context.environment),
         "plan": plan.to_dict(),
+        "objectives": [str(objective) for objective in objectives],
         "arms": [summary.to_dict() for summary in summaries],
-        "speedup": {} if control_speculates else {str(pair.concurrency): pair.to_dict() for pair in pairs},
+        "speedup": {pair.point.key: pair.to_dict() for pair in comparable if pair.speedup},
+        "crossover": paying.to_dict() if (paying := crossover(comparable)) else None,
+        "open_loop": [{**pair.point.to_dict(), **pair.to_dict()} for pair in comparable if not pair.speedup],
         "blocks": [block.to_dict() for block in summarize_blocks(records)],
+        "search": None,
+        "server": summarize_server(run.windows, context.gauges),
         "outputs": outputs,
         "limits": [limit for summary in summaries if (limit := _limit(summary, context.deployment, pairs))],
         "findings": [finding.as_dict() for finding in (*findings, *own, *_output_findings(outputs))],
@@ -96,11 +149,12 @@ def compare_outputs(records: Iterable[RequestRecord]) -> dict[str, Any]:
         ``compared`` and ``identical`` counts and ``differing``, the first few requests whose tokens differ, with the
         position of the first difference.
     """
-    answers: dict[tuple[int, int, int], dict[str, RequestRecord]] = {}
+    answers: dict[tuple[LoadPoint, int, int], dict[str, RequestRecord]] = {}
     for record in records:
         if record.counts and record.ok and record.output_ids:
-            answers.setdefault((record.concurrency, record.pair, record.index), {})[record.arm] = record
-    both = [(arms[CONTROL], arms[SPECULATION]) for _, arms in sorted(answers.items()) if len(arms) == 2]
+            answers.setdefault((record.point, record.pair, record.index), {})[record.arm] = record
+    order = sorted(answers, key=lambda key: (key[0].order, key[1:]))
+    both = [(answers[key][CONTROL], answers[key][SPECULATION]) for key in order if len(answers[key]) == 2]
     differing = [(a, b) for a, b in both if a.output_ids != b.output_ids]
     return {
         "compared": len(both),
@@ -115,7 +169,7 @@ def _difference(control: RequestRecord, speculation: RequestRecord) -> dict[str,
     position = next((position for position, (a, b) in enumerate(ids) if a != b), shorter)
     return {
         "prompt_id": control.prompt_id,
-        "concurrency": control.concurrency,
+        **control.point.to_dict(),
         "pair": control.pair,
         "position": position,
     }
@@ -131,7 +185,7 @@ def _control_findings(summaries: Iterable[ArmSummary]) -> tuple[Finding, ...]:
             severity="error",
             code="load.control-speculates",
             message=(
-                f"at concurrency {summary.concurrency} the control, sent with num_draft_tokens 0, was answered with "
+                f"at {summary.point} the control, sent with num_draft_tokens 0, was answered with "
                 "drafted tokens: there is nothing to compare with, so no speed-up is reported"
             ),
             hint="The server ignores num_draft_tokens; use a repository that honours it.",
@@ -158,7 +212,7 @@ def _bypass_findings(records: Iterable[RequestRecord]) -> tuple[Finding, ...]:
 
 
 def _lag_share(records: Iterable[RequestRecord]) -> float | None:
-    counted = [record for record in records if record.counts]
+    counted = [record for record in records if record.counts and record.rate is None]
     busy_s = sum(record.ended_s - record.intended_s for record in counted)
     lag_s = sum(record.sent_s - record.intended_s for record in counted)
     return lag_s / busy_s if busy_s > 0 else None
@@ -175,6 +229,44 @@ def _lag_findings(share: float | None) -> tuple[Finding, ...]:
             hint="Free the machine that sends the load, or lower load.concurrency.",
         ),
     )
+
+
+def _schedule_findings(summaries: Iterable[ArmSummary], records: Sequence[RequestRecord]) -> tuple[Finding, ...]:
+    """Say where an open loop was not the one that was asked for."""
+    found = []
+    for summary in summaries:
+        if summary.point.rate is None:
+            continue
+        lag_ms = summary.metrics["dispatch_lag"]["p99"]
+        first_ms = summary.metrics.get("time_to_first_token", {}).get("p50", 0.0)
+        limit_ms = max(MAX_LAG_MS, MAX_LAG_OF_FIRST_TOKEN * first_ms)
+        achieved = _achieved([record for record in measured(records) if record.point == summary.point], summary.arm)
+        if lag_ms > limit_ms:
+            words = f"one request of a hundred was sent {lag_ms:.1f} ms late or more; {limit_ms:.1f} ms are allowed"
+        elif achieved < LEAST_ACHIEVED:
+            words = f"only {achieved:.1%} of the offered rate was sent; {LEAST_ACHIEVED:.0%} is the least"
+        else:
+            continue
+        found.append(
+            Finding(
+                severity="warning",
+                code="load.degraded",
+                message=f"{summary.arm} at {summary.point}: {words}",
+                hint="Free the machine that sends the load, or split the load by --shard.",
+            )
+        )
+    return tuple(found)
+
+
+def _achieved(records: Iterable[RequestRecord], arm: Arm) -> float:
+    """Return how fast the schedule was carried out: time that it should have taken, over the time that it took."""
+    pairs: dict[int, list[RequestRecord]] = {}
+    for record in records:
+        if record.arm == arm:
+            pairs.setdefault(record.pair, []).append(record)
+    wanted_s = sum(max(r.intended_s for r in group) - min(r.intended_s for r in group) for group in pairs.values())
+    took_s = sum(max(r.sent_s for r in group) - min(r.intended_s for r in group) for group in pairs.values())
+    return wanted_s / took_s if took_s > 0 else 1.0
 
 
 def _output_findings(outputs: Mapping[str, Any] | None) -> tuple[Finding, ...]:
@@ -202,9 +294,9 @@ def _limit(summary: ArmSummary, deployment: Mapping[str, Any], pairs: Iterable[P
     tokens = tokens_per_step(positions["values"])
     drafts = summary.metrics["spec_decode_draft_tokens"]["sum"] / summary.metrics["spec_decode_steps"]["sum"]
     costs = _relative_costs(deployment.get("costs"))
-    measured = next((pair.speedup.avg for pair in pairs if pair.concurrency == summary.concurrency), None)
+    measured = next((pair.speedup.avg for pair in pairs if pair.speedup and pair.point == summary.point), None)
     return {
-        "concurrency": summary.concurrency,
+        **summary.point.to_dict(),
         "tokens_per_step": tokens,
         "drafts_per_step": drafts,
         "ceiling": tokens,

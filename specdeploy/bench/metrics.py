@@ -84,6 +84,7 @@ def _latency(key: str, title: str, formula: str, undefined: str) -> Metric:
 
 
 _NO_RESPONSE = "the request failed"
+_NO_OBJECTIVE = "no objective was set, or nothing was sent"
 _NO_STEPS = "no verify step was reported, or the reported counts contradict each other"
 
 _LATENCIES = (
@@ -140,7 +141,17 @@ _THROUGHPUTS = (
         better="higher",
         kind="scalar",
         formula="sum of n over successful requests / benchmark_duration",
-        undefined="no request succeeded",
+        undefined="no request succeeded, or the server did not say how many tokens an answer had",
+    ),
+    Metric(
+        key="steady_output_token_throughput",
+        title="Steady output token throughput",
+        unit="tokens/sec",
+        better="higher",
+        kind="scalar",
+        formula="tokens of successful requests that came between a block's first response and its last send / that "
+        "time, all blocks together: without ramp-up and drain",
+        undefined="every request was sent before the first response, or no response said how many tokens it had",
     ),
     Metric(
         key="output_token_throughput_per_user",
@@ -196,6 +207,37 @@ _THROUGHPUTS = (
         kind="scalar",
         formula="sum over blocks of (last response or failure - first send); blocks of the other arm do not count",
         undefined="nothing was sent",
+    ),
+)
+
+_GOODPUT = (
+    Metric(
+        key="good_request_count",
+        title="Good requests",
+        unit="requests",
+        better="higher",
+        kind="scalar",
+        formula="requests that succeeded and kept every objective of load.slo",
+        undefined=_NO_OBJECTIVE,
+    ),
+    Metric(
+        key="good_request_fraction",
+        title="Share of good requests",
+        unit="ratio",
+        better="higher",
+        kind="scalar",
+        formula="good_request_count / all requests, failed ones included; 95 % Wilson interval",
+        undefined=_NO_OBJECTIVE,
+        maximum=1.0,
+    ),
+    Metric(
+        key="goodput",
+        title="Goodput",
+        unit="requests/sec",
+        better="higher",
+        kind="scalar",
+        formula="good_request_count / benchmark_duration",
+        undefined=_NO_OBJECTIVE,
     ),
 )
 
@@ -302,5 +344,5 @@ _PAIRED = (
 )
 
 METRICS: Final[dict[str, Metric]] = {
-    metric.key: metric for metric in (*_LATENCIES, *_LENGTHS, *_THROUGHPUTS, *_ACCEPTANCE, *_PAIRED)
+    metric.key: metric for metric in (*_LATENCIES, *_LENGTHS, *_THROUGHPUTS, *_GOODPUT, *_ACCEPTANCE, *_PAIRED)
 }

@@ -59,7 +59,7 @@ class Observation:
 def _totals(last: Chunk, tokens: int) -> dict[str, object]:
     return {
         "input_tokens": last.num_input_tokens,
-        "output_tokens": tokens if last.num_output_tokens is None else last.num_output_tokens,
+        "output_tokens": last.num_output_tokens if last.num_output_tokens is not None else tokens or None,
         "num_spec_steps": last.num_spec_steps,
         "draft_tokens": last.total_draft_tokens,
         "accepted_tokens": last.total_accepted_draft_tokens,

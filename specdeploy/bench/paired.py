@@ -14,12 +14,14 @@ import numpy as np
 
 from specdeploy.bench.blocks import BlockSummary, measured, summarize_blocks
 from specdeploy.bench.per_request import OF_REQUEST
-from specdeploy.bench.records import CONTROL, SPECULATION, Arm, RequestRecord
+from specdeploy.bench.records import CONTROL, SPECULATION, Arm, LoadPoint, RequestRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 CONFIDENCE: Final = 0.95
+#: A block by time that was cut short took less than this share of its time.
+_LASTED: Final = 0.9
 _BlockKey: TypeAlias = "tuple[int, Arm]"
 
 
@@ -55,40 +57,49 @@ class PairedRatio:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairedSummary:
-    """What speculation changed at one concurrency. Latency ratios below 1 mean faster.
+    """What speculation changed under one load. Latency ratios below 1 mean faster.
 
     Args:
-        speedup: Ratio of output token throughput; above 1 is faster.
+        point: The load.
+
+        speedup: Ratio of output token throughput; above 1 is faster. None in an open loop, where the schedule and not
+            the server decides how many tokens a second there are.
 
         request_latency: Ratio of mean request latency.
 
         time_to_first_token: Ratio of mean time to first token.
     """
 
-    concurrency: int
-    speedup: PairedRatio
+    point: LoadPoint
+    speedup: PairedRatio | None
     request_latency: PairedRatio | None
     time_to_first_token: PairedRatio | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the speed-up's fields, with the two latency ratios below them."""
         return {
-            **self.speedup.to_dict(),
+            **(self.speedup.to_dict() if self.speedup else {}),
             "request_latency_ratio": self.request_latency and self.request_latency.to_dict(),
             "time_to_first_token_ratio": self.time_to_first_token and self.time_to_first_token.to_dict(),
         }
 
 
-def paired_speedup(records: Iterable[RequestRecord]) -> tuple[PairedSummary, ...]:
-    """Compare the arms pair by pair; a concurrency without a single usable pair is absent.
+def paired_speedup(records: Iterable[RequestRecord], *, block_s: float | None = None) -> tuple[PairedSummary, ...]:
+    """Compare the arms pair by pair; a load without a single usable pair is absent.
 
     A pair counts when both its blocks sent the same requests and none failed: time lost to a failure is not the speed
-    of anything.
+    of anything. Of closed loops by time the faster arm sends more requests, of the same prompts in the same order:
+    there a pair counts when both its blocks lasted their time.
+
+    Args:
+        records: Requests.
+
+        block_s: How long a block of a closed loop by time lasts; None where the number of requests is given.
     """
-    groups: dict[int, list[RequestRecord]] = defaultdict(list)
+    groups: dict[LoadPoint, list[RequestRecord]] = defaultdict(list)
     for record in measured(records):
-        groups[record.concurrency].append(record)
-    summaries = (_paired(concurrency, group) for concurrency, group in sorted(groups.items()))
+        groups[record.point].append(record)
+    summaries = (_paired(point, groups[point], block_s) for point in sorted(groups, key=lambda point: point.order))
     return tuple(summary for summary in summaries if summary)
 
 
@@ -127,16 +138,17 @@ def _half_width(logs: np.ndarray[Any, np.dtype[np.float64]], confidence: float) 
     return quantile * float(logs.std(ddof=1)) / math.sqrt(logs.size)
 
 
-def _paired(concurrency: int, records: list[RequestRecord]) -> PairedSummary | None:
+def _paired(point: LoadPoint, records: list[RequestRecord], block_s: float | None) -> PairedSummary | None:
     blocks = {(block.pair, block.arm): block for block in summarize_blocks(records)}
     pairs = sorted({pair for pair, _ in blocks})
-    usable = [pair for pair in pairs if _is_usable(blocks.get((pair, CONTROL)), blocks.get((pair, SPECULATION)))]
+    halves = {pair: (blocks.get((pair, CONTROL)), blocks.get((pair, SPECULATION))) for pair in pairs}
+    usable = [pair for pair, both in halves.items() if _is_usable(*both, block_s)]
     speedup = _ratio({key: block.throughput for key, block in blocks.items()}, usable, len(pairs))
     if speedup is None:
         return None
     return PairedSummary(
-        concurrency=concurrency,
-        speedup=speedup,
+        point=point,
+        speedup=speedup if point.rate is None else None,
         request_latency=_ratio(_block_means(records, "request_latency"), usable, len(pairs)),
         time_to_first_token=_ratio(_block_means(records, "time_to_first_token"), usable, len(pairs)),
     )
@@ -158,8 +170,11 @@ def _block_means(records: Iterable[RequestRecord], key: str) -> dict[_BlockKey, 
     return {block: sum(numbers) / len(numbers) for block, numbers in values.items()}
 
 
-def _is_usable(control: BlockSummary | None, speculation: BlockSummary | None) -> bool:
+def _is_usable(control: BlockSummary | None, speculation: BlockSummary | None, block_s: float | None) -> bool:
     if control is None or speculation is None or control.errors or speculation.errors:
         return False
-    same = control.indices == speculation.indices
-    return same and control.throughput is not None and speculation.throughput is not None
+    if block_s is None:
+        whole = control.indices == speculation.indices
+    else:
+        whole = min(control.wall_s, speculation.wall_s) >= _LASTED * block_s
+    return whole and control.throughput is not None and speculation.throughput is not None

@@ -32,7 +32,8 @@ def _inter_token_latency_ms(record: RequestRecord) -> float | None:
     """(tn - t1) / (n - f): the tokens of the first response were not waited for between t1 and tn."""
     if record.first_s is None or record.last_s is None or record.output_tokens is None or not record.chunk_tokens:
         return None
-    waited_for = record.output_tokens - record.chunk_tokens[0]
+    # A server that counts at the end alone says 0 of each response, but a response with text has a token at least.
+    waited_for = record.output_tokens - max(record.chunk_tokens[0], 1)
     return milliseconds(record.first_s, record.last_s) / waited_for if waited_for > 0 else None
 
 

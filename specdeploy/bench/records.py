@@ -15,6 +15,8 @@ from specdeploy.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from specdeploy.bench.server_window import ServerWindow
+
 Arm: TypeAlias = Literal["control", "speculation"]
 
 CONTROL: Final[Arm] = "control"
@@ -24,6 +26,38 @@ WARMUP_PAIR: Final = -1
 
 #: Label of a request that was in flight when the run was stopped from our side; the server is not to blame.
 INTERRUPTED: Final = "interrupted"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadPoint:
+    """How much load: so many requests in flight (a closed loop), or so many a second (an open one).
+
+    Args:
+        concurrency: Requests in flight; None in an open loop.
+
+        rate: Requests per second; None in a closed loop.
+    """
+
+    concurrency: int | None = None
+    rate: float | None = None
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """Sort key: closed loops first, then by load."""
+        return self.rate is not None, self.rate or self.concurrency or 0
+
+    @property
+    def key(self) -> str:
+        """Key of a document's mapping: ``4``, or ``5/s``."""
+        return str(self.concurrency) if self.rate is None else f"{self.rate:g}/s"
+
+    def __str__(self) -> str:
+        """Return it for people: ``concurrency 4``, or ``5 requests/s``."""
+        return f"concurrency {self.concurrency}" if self.rate is None else f"{self.rate:g} requests/s"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its fields, as they stand in every entry of a document that belongs to it."""
+        return {"concurrency": self.concurrency, "rate": self.rate}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +71,9 @@ class RequestRecord:
 
         index: Position within the block; the two arms of a pair send the same prompt at the same index.
 
-        concurrency: Requests in flight that the block asked for.
+        concurrency: Requests in flight that the block asked for; None in an open loop.
+
+        rate: Requests per second that an open loop offered; None in a closed one.
 
         prompt_id: The prompt's ``id``.
 
@@ -83,7 +119,7 @@ class RequestRecord:
     arm: Arm
     pair: int
     index: int
-    concurrency: int
+    concurrency: int | None
     prompt_id: str
     category: str
     intended_s: float
@@ -104,6 +140,12 @@ class RequestRecord:
     bypass_reason: str = ""
     error: str | None = None
     error_message: str = ""
+    rate: float | None = None
+
+    @property
+    def point(self) -> LoadPoint:
+        """The load under which it was sent."""
+        return LoadPoint(concurrency=self.concurrency, rate=self.rate)
 
     @property
     def ok(self) -> bool:
@@ -142,14 +184,23 @@ class LoadRun:
     Args:
         records: Every request, the warm-up included, in the order in which they ended.
 
+        windows: The same blocks, seen from the server; empty when it was not asked.
+
+        started_s: When it began, on the clock of the records.
+
         stop_reason: Why the plan was not carried out to its end; empty when it was.
 
         duration_s: Of the whole run.
+
+        block_starts_s: When each block began that did, in the order of the plan, on the clock of the records.
     """
 
     records: tuple[RequestRecord, ...]
+    windows: tuple[ServerWindow, ...] = ()
+    started_s: float = 0.0
     stop_reason: str = ""
     duration_s: float = 0.0
+    block_starts_s: tuple[float, ...] = ()
 
     @property
     def partial(self) -> bool:

@@ -1,9 +1,9 @@
-"""The order of a closed-loop run as data: for each concurrency a warm-up, then pairs of blocks in ABBA order.
+"""The order of a run as data: for each load a warm-up, then blocks of both arms in ABBA order, or of one arm alone.
 
-Knows which request is sent in which block; does not send any and has no clock. Pair 0 measures control then
+Knows which request is sent in which block, and when; does not send any and has no clock. Pair 0 measures control then
 speculation, pair 1 speculation then control, and so on: whatever drifts slowly (heat, page cache, neighbours) then
-falls on both arms alike. Both arms of a pair send the same prompts, each pair sends other prompts than the one before
-it, as long as they last.
+falls on both arms alike. Both arms of a pair send the same prompts, in an open loop at the same times; each pair sends
+other prompts than the one before it, as long as they last.
 
 A block should hold more prompts than the engines have sequence slots. An engine keeps the KV cache of the last
 sequences it served, one for each slot, and reuses it for a prompt that begins alike. With as many slots as prompts,
@@ -15,18 +15,32 @@ just been overwritten. `kv_reuse_findings` says whether a plan has that flaw.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final
+import math
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from specdeploy.bench.records import ARMS, CONTROL, SPECULATION, WARMUP_PAIR, Arm
+import numpy as np
+
+from specdeploy.bench import arrivals
+from specdeploy.bench.arrivals import Process, Stage
+from specdeploy.bench.prompts import OutputLength, unique
+from specdeploy.bench.records import ARMS, CONTROL, SPECULATION, WARMUP_PAIR, Arm, LoadPoint
+from specdeploy.bench.shards import WHOLE, Shard
 from specdeploy.errors import ConfigError
 from specdeploy.findings import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from specdeploy.bench.prompts import Prompt, PromptSet
+    from specdeploy.bench.prompts import Prompt, PromptSet, Trace
 
+Shape: TypeAlias = Literal["closed", Process, "trace"]
+SHAPES: Final[tuple[str, ...]] = ("closed", *get_args(Process), "trace")
 DEFAULT_MAX_CONNECTION_FAILURES: Final = 5
+#: Warm-up of an open loop: so many requests in flight.
+_WARMUP_IN_FLIGHT: Final = 2
+#: An open loop is connected for answers that take so long, up to so many connections.
+_SECONDS_IN_FLIGHT: Final = 2
+_MOST_CONNECTIONS: Final = 256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,15 +52,45 @@ class Block:
 
         pair: Number of the pair, or `WARMUP_PAIR`.
 
-        concurrency: Requests in flight.
+        point: The load.
 
-        prompts: What is sent, in this order.
+        prompts: What is sent, in this order; a closed loop that lasts ``duration_s`` begins anew at the end.
+
+        offsets_s: When each of them is sent, from the beginning of the block; empty in a closed loop.
+
+        duration_s: A closed loop sends nothing more after this time; None sends every prompt once.
+
+        in_flight: Requests at a time of a closed loop; the concurrency, but for a warm-up.
+
+        lap_seed: Of the first line that a prompt gets when it comes again; None sends it again as it is.
     """
 
     arm: Arm
     pair: int
-    concurrency: int
+    point: LoadPoint
     prompts: tuple[Prompt, ...]
+    offsets_s: tuple[float, ...] = ()
+    duration_s: float | None = None
+    in_flight: int = 1
+    lap_seed: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests are sent by a schedule, however many are in flight."""
+        return bool(self.offsets_s)
+
+    @property
+    def size(self) -> int | None:
+        """Number of requests; None when the time decides."""
+        return len(self.prompts) if self.duration_s is None else None
+
+    def prompt(self, index: int) -> Prompt:
+        """Return what request ``index`` sends; the arms of a pair send the same."""
+        lap, place = divmod(index, len(self.prompts))
+        if not lap or self.lap_seed is None:
+            return self.prompts[place]
+        salt = f"{self.point.key}:{self.pair}"
+        return unique(self.prompts[place : place + 1], seed=self.lap_seed, salt=salt, first=index)[0]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,84 +98,157 @@ class LoadSettings:
     """What a run is asked to do; the ``load`` section of the configuration, plus the limits of the run itself.
 
     Args:
-        concurrency: Requests in flight, one measurement for each.
+        shape: ``closed`` keeps a number of requests in flight; the others send by a schedule.
+
+        concurrency: Of a closed loop: requests in flight, one measurement for each.
+
+        rates: Of an open loop: requests per second, one measurement for each.
+
+        stages: Of an open loop: a profile of changing rates, one measurement, in place of ``rates``.
+
+        burstiness: Of ``gamma``.
 
         requests: Requests in each block.
 
-        pairs: Pairs at each concurrency.
+        duration_s: Length of each block, in place of ``requests``.
 
-        warmup_requests: Requests before each concurrency that are not counted.
+        pairs: Pairs at each load; with one arm alone, blocks.
 
-        max_tokens: Longest answer in tokens.
+        compare: Whether both arms are measured, in pairs; else one alone.
+
+        arm: Which one that is.
+
+        warmup_requests: Requests before each load that are not counted.
+
+        output: Lengths of the answers.
+
+        distinct: Whether every request gets a first line of its own, against reuse of the KV cache.
 
         temperature: 0 decodes greedily.
 
         top_p: Nucleus of sampled requests.
 
-        seed: Of the prompt order and of sampled requests.
+        seed: Of the prompt order, of schedules and of sampled requests.
 
         request_timeout_s: A request that takes longer is an error.
 
         num_draft_tokens: What the speculation arm asks for; None leaves it to the deployment.
+
+        own_control: Whether the server decodes with the target alone when it is asked for no drafts; else the control
+            is another server, and no request says how much is drafted.
+
+        chat: Whether messages are sent, and not texts in a chat template.
 
         deadline_s: The whole run ends after this many seconds, marked partial; None sets no limit.
 
         max_connection_failures: So many failed connections in a row end the run.
     """
 
+    shape: Shape = "closed"
     concurrency: tuple[int, ...] = (1,)
+    rates: tuple[float, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    burstiness: float = 1.0
     requests: int = 6
+    duration_s: float | None = None
     pairs: int = 5
+    compare: bool = True
+    arm: Arm = SPECULATION
     warmup_requests: int = 2
-    max_tokens: int = 64
+    output: OutputLength = OutputLength(max_tokens=64)  # noqa: RUF009 - frozen
+    distinct: bool = False
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
     request_timeout_s: float = 120.0
     num_draft_tokens: int | None = None
+    own_control: bool = True
+    chat: bool = False
     deadline_s: float | None = None
     max_connection_failures: int = DEFAULT_MAX_CONNECTION_FAILURES
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """Who is measured."""
+        return ARMS if self.compare else (self.arm,)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadPlan:
-    """A run before it is run: its settings, the name of its prompts, and its blocks in order."""
+    """A run before it is run: settings, prompts by name and how they were made, blocks in order, whose part is sent."""
 
     settings: LoadSettings
     prompt_set: str
     prompt_count: int
     blocks: tuple[Block, ...]
+    findings: tuple[Finding, ...] = ()
+    shard: Shard = WHOLE
 
     @property
-    def total_requests(self) -> int:
-        """Requests of all blocks, the warm-up included."""
-        return sum(len(block.prompts) for block in self.blocks)
+    def temperature(self) -> float:
+        """0 decodes greedily."""
+        return self.settings.temperature
+
+    @property
+    def block_s(self) -> float | None:
+        """How long each block of a closed loop lasts; None where the number of its requests decides."""
+        return self.settings.duration_s if self.settings.shape == "closed" else None
+
+    @property
+    def total_requests(self) -> int | None:
+        """Requests that the shard sends in all blocks, the warm-up included; None when the time decides."""
+        counts = [self.shard.count(block) for block in self.blocks]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    @property
+    def connections(self) -> int:
+        """Connections that are opened beforehand; an open loop may come to need more, and waits for those."""
+        rates = ((block.point.rate or 0.0) / self.shard.of for block in self.blocks)
+        open_loop = min(math.ceil(max(rates, default=0.0)) * _SECONDS_IN_FLIGHT, _MOST_CONNECTIONS)
+        return max((1, open_loop, *(self.shard.in_flight(block) for block in self.blocks)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as it stands in ``load.json``: everything but the texts of the prompts."""
+        settings = dataclasses.asdict(self.settings)
+        output = settings.pop("output")
         return {
-            "shape": "closed_loop",
-            "order": "ABBA",
+            "order": "ABBA" if self.settings.compare else "one arm",
             "prompts": self.prompt_set,
             "prompt_count": self.prompt_count,
-            **dataclasses.asdict(self.settings),
-            "concurrency": list(self.settings.concurrency),
+            **settings,
+            "max_tokens": output["max_tokens"],
+            "fixed_length": output["fixed"],
+            "concurrency": list(self.settings.concurrency) if self.settings.shape == "closed" else [],
+            "rates": list(self.settings.rates),
+            "stages": list(settings["stages"]),
         }
 
 
-def plan_load(settings: LoadSettings, prompts: PromptSet) -> LoadPlan:
+def plan_load(settings: LoadSettings, prompts: PromptSet, trace: Trace | None = None) -> LoadPlan:
     """Lay out the blocks of a run.
 
+    Args:
+        settings: What is asked for.
+
+        prompts: What is sent; not looked at for a trace.
+
+        trace: What is sent, and when, with ``shape`` trace.
+
     Raises:
-        ConfigError: A setting leaves nothing to measure, or a concurrency comes twice.
+        ConfigError: A setting leaves nothing to measure, a load comes twice, or a prompt wants a longer answer than
+            the run allows.
     """
-    _check(settings)
-    order = prompts.shuffled(settings.seed)
+    _check(settings, trace)
+    if trace is not None:
+        prompts = trace.prompt_set
+    for prompt in prompts.prompts:
+        settings.output.apply(prompt)
     return LoadPlan(
         settings=settings,
         prompt_set=prompts.name,
         prompt_count=len(prompts),
-        blocks=tuple(_blocks(settings, order)),
+        blocks=tuple(_Layout(settings, prompts, trace).blocks()),
+        findings=prompts.findings,
     )
 
 
@@ -147,7 +264,7 @@ def kv_reuse_findings(plan: LoadPlan, *, max_sequences: int) -> tuple[Finding, .
         One warning if so, else nothing.
     """
     distinct = min((len(set(block.prompts)) for block in _measured(plan)), default=0)
-    if distinct > max_sequences:
+    if distinct > max_sequences or not plan.settings.compare:
         return ()
     return (
         Finding(
@@ -165,56 +282,163 @@ def kv_reuse_findings(plan: LoadPlan, *, max_sequences: int) -> tuple[Finding, .
 
 
 def prompt_findings(plan: LoadPlan) -> tuple[Finding, ...]:
-    """Say whether a block is so long that it sends a prompt twice."""
-    requests = plan.settings.requests
-    if requests <= plan.prompt_count:
-        return ()
+    """Say what is to be known of how the prompts were made, and whether a block is so long that it sends one twice."""
+    longest = max((len(block.prompts) for block in _measured(plan)), default=0)
+    if longest <= plan.prompt_count or plan.settings.distinct:
+        return plan.findings
     return (
+        *plan.findings,
         Finding(
             severity="warning",
             code="load.prompts-repeat",
-            message=f"a block of {requests} requests repeats prompts: {plan.prompt_set} has {plan.prompt_count}",
-            hint="Use a larger prompt set, or fewer requests in more pairs.",
+            message=f"a block of {longest} requests repeats prompts: {plan.prompt_set} has {plan.prompt_count}",
+            hint="Use a larger prompt set, fewer requests in more pairs, or load.distinct.",
             where="load.requests",
         ),
     )
 
 
-def _blocks(settings: LoadSettings, order: PromptSet) -> Iterator[Block]:
-    offset = 0
-    for concurrency in settings.concurrency:
-        warmup = order.select(settings.warmup_requests, offset)
-        yield from _warmup_blocks(concurrency, warmup)
-        offset += settings.warmup_requests
-        for pair in range(settings.pairs):
-            prompts = order.select(settings.requests, offset)
-            for arm in _arm_order(pair):
-                yield Block(arm=arm, pair=pair, concurrency=concurrency, prompts=prompts)
-            offset += settings.requests
+@dataclasses.dataclass(frozen=True)
+class _Timed:
+    """What one block of a load point sends: how many requests, and when."""
+
+    count: int
+    offsets_s: tuple[float, ...] = ()
 
 
-def _warmup_blocks(concurrency: int, prompts: tuple[Prompt, ...]) -> Iterator[Block]:
-    """Warm both arms; speculation first, because it alone uses both engines."""
-    for arm, share in ((SPECULATION, prompts[0::2]), (CONTROL, prompts[1::2])):
-        if share:
-            yield Block(arm=arm, pair=WARMUP_PAIR, concurrency=concurrency, prompts=share)
+class _Layout:
+    """Lays out the blocks; every block takes the prompts that follow those of the block before."""
+
+    def __init__(self, settings: LoadSettings, prompts: PromptSet, trace: Trace | None) -> None:
+        self._settings = settings
+        self._order = prompts if trace is not None else prompts.shuffled(settings.seed)
+        self._trace = trace
+        self._taken = 0
+
+    def blocks(self) -> Iterator[Block]:
+        for number, point in enumerate(_points(self._settings, self._trace)):
+            yield from self._warmup(point)
+            for pair in range(self._settings.pairs):
+                timed = self._timed(point, number, pair)
+                prompts = self._take(timed.count)
+                for arm in _arm_order(self._settings.arms, pair):
+                    yield Block(
+                        arm=arm,
+                        pair=pair,
+                        point=point,
+                        prompts=prompts,
+                        offsets_s=timed.offsets_s,
+                        duration_s=None if timed.offsets_s else self._settings.duration_s,
+                        in_flight=min(point.concurrency or 1, len(prompts)),
+                        lap_seed=self._settings.seed if self._settings.distinct else None,
+                    )
+
+    def _warmup(self, point: LoadPoint) -> Iterator[Block]:
+        """Warm both arms; speculation first, because it alone uses both engines."""
+        prompts = self._take(self._settings.warmup_requests)
+        shares = (
+            {SPECULATION: prompts[0::2], CONTROL: prompts[1::2]}
+            if self._settings.compare
+            else {self._settings.arm: prompts}
+        )
+        for arm, share in shares.items():
+            if share:
+                in_flight = min(point.concurrency or _WARMUP_IN_FLIGHT, len(share))
+                yield Block(arm=arm, pair=WARMUP_PAIR, point=point, prompts=share, in_flight=in_flight)
+
+    def _timed(self, point: LoadPoint, number: int, pair: int) -> _Timed:
+        """Return the times of a pair; each pair has its own, its two arms have the same."""
+        settings = self._settings
+        if settings.shape == "closed":
+            # By time: as many prompts as there are, and from the first again after the last.
+            return _Timed(settings.requests if settings.duration_s is None else len(self._order))
+        if self._trace is not None:
+            return _Timed(len(self._trace), self._trace.offsets_s)
+        seed = np.random.SeedSequence([settings.seed, number, pair])
+        offsets = arrivals.schedule(
+            _process(settings.shape), self._profile(point), seed, burstiness=settings.burstiness
+        )
+        kept = offsets if settings.stages or settings.duration_s is not None else offsets[: settings.requests]
+        return _Timed(len(kept), tuple(kept.tolist()))
+
+    def _profile(self, point: LoadPoint) -> tuple[Stage, ...]:
+        if self._settings.stages:
+            return self._settings.stages
+        rate = point.rate or 0.0
+        # By number: so long that even an uneven process has sent as many with near certainty.
+        enough_s = (
+            self._settings.requests + 10 * (self._settings.requests / self._settings.burstiness) ** 0.5 + 10
+        ) / rate
+        return arrivals.steady(rate, self._settings.duration_s or enough_s)
+
+    def _take(self, count: int) -> tuple[Prompt, ...]:
+        prompts = self._order.select(count, self._taken if self._trace is None else 0)
+        if self._settings.distinct:
+            prompts = unique(prompts, seed=self._settings.seed, first=self._taken)
+        self._taken += count
+        return prompts
 
 
-def _arm_order(pair: int) -> tuple[Arm, ...]:
-    return ARMS if pair % 2 == 0 else ARMS[::-1]
+def _points(settings: LoadSettings, trace: Trace | None) -> tuple[LoadPoint, ...]:
+    if settings.shape == "closed":
+        return tuple(LoadPoint(concurrency=number) for number in settings.concurrency)
+    if trace is not None:
+        longest_s = trace.offsets_s[-1] if len(trace) else 0.0
+        return (LoadPoint(rate=round(len(trace) / longest_s, 3) if longest_s else 1.0),)
+    if settings.stages:
+        whole_s = sum(stage.duration_s for stage in settings.stages)
+        return (LoadPoint(rate=round(sum(stage.expected for stage in settings.stages) / whole_s, 3)),)
+    return tuple(LoadPoint(rate=rate) for rate in settings.rates)
+
+
+def _process(shape: Shape) -> Process:
+    if shape in {"closed", "trace"}:
+        raise ValueError(f"{shape} has no process")
+    return shape  # type: ignore[return-value]  # what is left of the literals
+
+
+def _arm_order(arms: Sequence[Arm], pair: int) -> tuple[Arm, ...]:
+    return tuple(arms) if pair % 2 == 0 else tuple(reversed(arms))
 
 
 def _measured(plan: LoadPlan) -> Iterator[Block]:
     return (block for block in plan.blocks if block.pair != WARMUP_PAIR)
 
 
-def _check(settings: LoadSettings) -> None:
-    if not settings.concurrency or min(settings.concurrency) < 1:
-        raise ConfigError(
-            f"load.concurrency is {settings.concurrency}", hint="List at least one number, each 1 or more."
-        )
-    if len(set(settings.concurrency)) != len(settings.concurrency):
-        raise ConfigError(f"load.concurrency {settings.concurrency} has a number twice", hint="List each once.")
+def _check(settings: LoadSettings, trace: Trace | None) -> None:
     for key in ("requests", "pairs", "max_connection_failures"):
         if getattr(settings, key) < 1:
             raise ConfigError(f"load.{key} is {getattr(settings, key)}", hint="It must be at least 1.")
+    if not (math.isfinite(settings.burstiness) and settings.burstiness > 0):
+        raise ConfigError(
+            f"load.burstiness is {settings.burstiness:g}", hint="It is a finite number above 0; 1 is a Poisson process."
+        )
+    _check_shape(settings)
+    if settings.shape == "closed":
+        _check_loads("concurrency", settings.concurrency, least=1)
+    elif settings.shape != "trace" and not settings.stages:
+        _check_loads("rates", settings.rates, least=0)
+    if (settings.shape == "trace") != (trace is not None):
+        raise ConfigError(
+            f"load.shape is {settings.shape}, and the prompts are {'a trace' if trace else 'no trace'}",
+            hint="A trace is sent with load.shape trace, and nothing else is.",
+        )
+
+
+def _check_shape(settings: LoadSettings) -> None:
+    """Refuse what the shape would not look at: a run would measure something else than was asked for."""
+    given = [key for key in ("rates", "stages") if getattr(settings, key)]
+    if settings.shape in {"closed", "trace"} and given:
+        raise ConfigError(
+            f"load.{given[0]} is given, and load.shape is {settings.shape}, which has none",
+            hint=f"Set load.shape to {', '.join(get_args(Process))}, or load.{given[0]} to [].",
+        )
+    if len(given) > 1:
+        raise ConfigError("load.rates and load.stages are both given", hint="Stages replace rates: keep one of them.")
+
+
+def _check_loads(key: str, loads: Sequence[float], *, least: float) -> None:
+    if not loads or min(loads) < least or not all(load > 0 for load in loads):
+        raise ConfigError(f"load.{key} is {loads}", hint=f"List at least one number, each above {max(least - 1, 0):g}.")
+    if len(set(loads)) != len(loads):
+        raise ConfigError(f"load.{key} {loads} has a number twice", hint="List each once.")

@@ -34,7 +34,7 @@ COMMANDS: Final = {
     "lint": "Lint a Triton model repository: REPOSITORY, anybody's, or the one of the configuration.",
     "serve": "Serve the repository with a real tritonserver until Ctrl-C; ready when every model is.",
     "smoke": "Run the smoke test against the running deployment.",
-    "load": "Measure speculation against control in interleaved pairs, over gRPC streaming.",
+    "load": "Measure speculation against control in interleaved pairs, or alone, at the loads of the configuration.",
     "gate": "Judge the last load test by the gate's rules.",
     "report": "Write the HTML report from the smoke test, the load test and the gate, as far as they have run.",
     "up": "Run check, build, repo, lint, serve, smoke, load, gate and report; stop at the first failure.",

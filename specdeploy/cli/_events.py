@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
+from statistics import median
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -13,15 +15,22 @@ from specdeploy.engine.events import CacheHit, Published, StepKept, StepOutput, 
 from specdeploy.report.text import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from specdeploy.bench.driver import Progress as LoadProgress
+    from specdeploy.bench.records import Arm, RequestRecord
+    from specdeploy.bench.search import Trial
     from specdeploy.cli._render import Progress
     from specdeploy.engine.events import BuildEvent
+    from specdeploy.pipeline.generators import Together
     from specdeploy.smoke.report import CheckResult
 
 _COLOURS: Final = {"pass": "green", "fail": "red", "undecided": "magenta", "skip": "yellow"}
 _STATUS_WIDTH: Final = max(map(len, _COLOURS))
 # On a terminal one line is rewritten; in a log (CI) a line now and then says that something still happens.
 _LOG_EVERY_S: Final = 5.0
+# Requests of a load test that its line speaks of.
+_RECENT: Final = 50
 
 
 class _Ticker:
@@ -70,19 +79,72 @@ class BuildLines:
 
 
 class LoadLines:
-    """Shows how far a load test is."""
+    """Shows how far a load test is, and how the last requests went."""
 
     def __init__(self) -> None:
         self._ticker = _Ticker()
         self._started_s = time.monotonic()
+        self._recent: deque[RequestRecord] = deque(maxlen=_RECENT)
 
     def __call__(self, progress: LoadProgress) -> None:
         """Show the state after one request."""
-        left = (time.monotonic() - self._started_s) / progress.done * (progress.total - progress.done)
+        if self._recent and self._recent[-1].arm != progress.record.arm:
+            self._recent.clear()
+        self._recent.append(progress.record)
         arm = "speculation" if progress.record.arm == SPECULATION else "control"
+        parts = (
+            self._share(progress),
+            f"block {progress.block}/{progress.blocks} ({arm})",
+            f"{progress.in_flight} in flight",
+            *self._pace(),
+            f"{progress.errors} errors",
+        )
+        self._ticker.show(", ".join(parts))
+
+    def trial(self, arm: Arm, trial: Trial) -> None:
+        """Show what came of a load that a search has tried."""
+        self._ticker.close()
+        kept = "kept" if trial.kept else "too much"
+        click.echo(f"    {arm} at {trial.load:.4g}: {trial.good} of {trial.requests} requests good: {kept}", err=True)
+        self._started_s = time.monotonic()
+
+    def close(self) -> None:
+        """End the changing line."""
+        self._ticker.close()
+
+    def _share(self, progress: LoadProgress) -> str:
+        """Say how far it is, and how long the rest takes when requests go on as they did."""
+        if progress.total is None:
+            return f"{progress.done} requests"
+        left_s = (time.monotonic() - self._started_s) / progress.done * (progress.total - progress.done)
+        return f"{progress.done}/{progress.total} requests ({left_s:.0f} s left)"
+
+    def _pace(self) -> Iterator[str]:
+        """Say what the last requests of this arm came to: tokens a second, time to first token, acceptance."""
+        good = [record for record in self._recent if record.ok and record.first_s is not None]
+        if not good:
+            return
+        took_s = max(record.ended_s for record in good) - min(record.sent_s for record in good)
+        if took_s > 0:
+            yield f"{sum(record.output_tokens or 0 for record in good) / took_s:.0f} tokens/s"
+        yield f"TTFT {median((record.first_s or 0.0) - record.sent_s for record in good) * 1000:.0f} ms"
+        drafted = sum(record.draft_tokens or 0 for record in good)
+        if drafted:
+            yield f"{sum(record.accepted_tokens or 0 for record in good) / drafted:.0%} accepted"
+
+
+class TogetherLines:
+    """Shows how far the generators of a load test are, all together."""
+
+    def __init__(self) -> None:
+        self._ticker = _Ticker()
+
+    def __call__(self, together: Together) -> None:
+        """Show the state."""
+        whole = "" if together.total is None else f"/{together.total}"
         self._ticker.show(
-            f"{progress.done}/{progress.total} requests, {progress.errors} errors, block {progress.block}/"
-            f"{progress.blocks} ({arm}), {left:.0f} s left"
+            f"{together.done}{whole} requests, block {together.block}/{together.blocks}, "
+            f"{together.in_flight} in flight, {together.errors} errors, {together.generators} processes"
         )
 
     def close(self) -> None:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 def command(loaded: LoadedConfig, rules: tuple[str, ...], as_json: bool) -> int:
     """Judge the last load test by the gate's rules.
 
-    A rule reads `metric[.statistic][@concurrency] <= number[unit]`, for example `time_to_first_token.p99 <= 200ms`
-    or `speedup@1 >= 1.5`. Exit code 0 pass, 1 a rule failed, 3 a rule cannot be decided or was not measured.
+    A rule reads `metric[.statistic][@load] <= number[unit]`, for example `time_to_first_token.p99 <= 200ms`
+    or `speedup@1 >= 1.5`; a load is a concurrency, or a rate as in `@5/s`. Exit code 0 pass, 1 a rule failed, 3 a rule
+    cannot be decided or was not measured.
     """
     from specdeploy.cli import _render
     from specdeploy.pipeline import measure

@@ -2,41 +2,216 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import signal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from specdeploy.cli._options import json_option, with_config
 from specdeploy.cli._server import at_server
+from specdeploy.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specdeploy.bench.driver import Progress
     from specdeploy.cli._server import ServerChoice
     from specdeploy.config.load import LoadedConfig
+    from specdeploy.pipeline.measurement import OnTrial
+    from specdeploy.pipeline.shards import Generator
+
+
+class _OpenAI(NamedTuple):
+    """OpenAI-compatible servers in place of a deployment of ours: one, and one without speculation to compare with."""
+
+    url: str | None
+    control: str | None
+    model: str | None
+    api_key_env: str | None
+
+    def require_sense(self, server: ServerChoice) -> None:
+        """Stop when the options contradict each other.
+
+        Raises:
+            ConfigError: They do.
+        """
+        if self.url is None:
+            if any(option is not None for option in self[1:]):
+                raise ConfigError("--control, --api-model and --api-key-env are for --openai", hint="give it, too")
+        elif server.serve or any(other is not None for other in server[:3]):
+            raise ConfigError(
+                "--openai names a server, and so do --http, --grpc, --metrics and --serve", hint="give one of them"
+            )
+
+    def measure(
+        self,
+        loaded: LoadedConfig,
+        on_progress: Callable[[Progress], None],
+        generator: Generator,
+        on_trial: OnTrial | None,
+    ) -> dict[str, Any]:
+        """Ask the servers what they are, and measure them."""
+        from specdeploy.pipeline.loading import load_openai
+        from specdeploy.pipeline.openai_server import find_server
+
+        timeout_s = loaded.config.load.request_timeout_s
+        found = [
+            find_server(url, model=self.model, api_key_env=self.api_key_env, timeout_s=timeout_s)
+            for url in (self.url, self.control)
+            if url is not None
+        ]
+        return load_openai(loaded, *found, on_progress=on_progress, generator=generator, on_trial=on_trial)
+
+
+class _Split(NamedTuple):
+    """Which part of the load is sent from here, when, and by how many processes."""
+
+    shard: str | None
+    start_at: str | None
+    block_every: float | None
+    processes: int
+    in_step: bool
+
+    def generator(self, formats: tuple[str, ...]) -> Generator:
+        """Return what is sent from here.
+
+        Raises:
+            ConfigError: It cannot be read, or the options contradict each other.
+        """
+        import time
+
+        from specdeploy.bench.shards import parse_shard
+        from specdeploy.pipeline.lockstep import Follower
+        from specdeploy.pipeline.shards import Generator, parse_start
+
+        if self.processes > 1 and any(option is not None for option in self[:3]):
+            raise ConfigError(
+                "--processes makes shards of its own, which begin together by themselves",
+                hint="Leave out --shard, --start-at and --block-every; or start a `load --shard` for each process.",
+            )
+        if self.shard is not None and formats:
+            raise ConfigError(
+                "--export is of a whole load test, and --shard measures a part", hint="Merge the shards first."
+            )
+        return Generator(
+            shard=None if self.shard is None else parse_shard(self.shard),
+            start_s=None if self.start_at is None else parse_start(self.start_at, now_s=time.time()),
+            every_s=self.block_every,
+            follower=Follower() if self.in_step else None,
+        )
+
+
+def _measure(
+    loaded: LoadedConfig, server: ServerChoice, foreign: _OpenAI, generator: Generator, *, search: bool
+) -> dict[str, Any]:
+    """Measure from this process."""
+    from specdeploy.cli import _events
+    from specdeploy.pipeline import loading
+
+    lines = _events.LoadLines()
+    told: Callable[[Progress], None] = lines if generator.follower is None else generator.follower.progress
+    on_trial = lines.trial if search else None
+    try:
+        if foreign.url is not None:
+            return foreign.measure(loaded, told, generator, on_trial)
+        with server.endpoints(loaded) as endpoints:
+            return loading.load(loaded, endpoints, on_progress=told, generator=generator, on_trial=on_trial)
+    finally:
+        lines.close()
+
+
+def _measure_by(processes: int, loaded: LoadedConfig, server: ServerChoice, foreign: _OpenAI) -> dict[str, Any]:
+    """Measure from several processes of this machine."""
+    from specdeploy.cli import _generators
+
+    if foreign.url is not None:
+        return _generators.measure(loaded, processes, ())
+    with server.endpoints(loaded) as endpoints:
+        words = (f"--http={endpoints.http_url}", f"--grpc={endpoints.grpc_url}")
+        return _generators.measure(loaded, processes, words)
 
 
 @click.command("load")
+@click.option(
+    "--openai", "url", metavar="URL", help="Measure an OpenAI-compatible server, as http://127.0.0.1:8000/v1."
+)
+@click.option("--control", metavar="URL", help="With --openai: the same target without speculation, to compare with.")
+@click.option("--api-model", metavar="NAME", help="The model to ask for, where a server has several.")
+@click.option("--api-key-env", metavar="VAR", help="The environment variable that holds the key.")
+@click.option(
+    "--export",
+    "formats",
+    multiple=True,
+    type=click.Choice(["csv", "github", "aiperf", "parquet"]),
+    help="Also write the results for other tools; repeatable.",
+)
+@click.option("--search", is_flag=True, help="Search for the highest load that keeps load.slo, from the first one on.")
+@click.option("--shard", metavar="I/N", help="Send only the I-th of N parts, from 1 on: several machines share a load.")
+@click.option("--start-at", metavar="TIME", help="Begin then: ISO 8601 with a time zone, or seconds since 1970.")
+@click.option("--block-every", type=float, metavar="SECONDS", help="With --start-at: each block begins so long after.")
+@click.option(
+    "--processes",
+    metavar="N",
+    type=click.IntRange(1, 1024),
+    default=1,
+    help="Send the load from N processes of this machine.",
+)
+@click.option("--in-step", is_flag=True, hidden=True)
 @at_server
 @with_config
 @json_option
-def command(loaded: LoadedConfig, server: ServerChoice, as_json: bool) -> int:
-    """Measure speculation against control in interleaved pairs, over gRPC streaming.
+def command(
+    loaded: LoadedConfig,
+    server: ServerChoice,
+    as_json: bool,
+    formats: tuple[str, ...],
+    search: bool,
+    shard: str | None,
+    start_at: str | None,
+    block_every: float | None,
+    processes: int,
+    in_step: bool,
+    **openai: str | None,
+) -> int:
+    """Measure speculation against control in interleaved pairs, or alone, at the loads of the configuration.
 
-    Writes load.json and the raw records into the report folder. Exit code 0 when the run is whole, 3 when it ended
-    early: what was measured until then is kept, marked partial.
+    Writes load.json and the raw records into the report folder; with --shard load-shard-I-of-N.json and its records,
+    of which `specdeploy report merge` makes one. Exit code 0 when the run is whole, 3 when no request succeeded, and
+    when it ended early (130 by Ctrl-C): what was measured until then is kept, marked partial.
     """
-    from specdeploy.cli import _events, _render
+    from specdeploy.bench.driver import INTERRUPTED_BY_USER
+    from specdeploy.cli import _render
     from specdeploy.errors import EXIT_CANNOT_DECIDE, EXIT_OK
-    from specdeploy.pipeline import measure
+    from specdeploy.pipeline import loading
+    from specdeploy.pipeline.shards import ALONE
+    from specdeploy.pipeline.smoke_results import require_writable
+    from specdeploy.pipeline.workspace import workspace
     from specdeploy.report.text import load_table
 
-    lines = _events.LoadLines()
-    try:
-        with server.endpoints(loaded) as endpoints:
-            document = measure.load(loaded, endpoints, on_progress=lines)
-    finally:
-        lines.close()
+    foreign = _OpenAI(openai["url"], openai["control"], openai["api_model"], openai["api_key_env"])
+    foreign.require_sense(server)
+    generator = _Split(shard, start_at, block_every, processes, in_step).generator(formats)
+    if search and (generator != ALONE or processes > 1):
+        raise ConfigError(
+            "--search changes the load as it goes, and shards and processes share one that is laid out before",
+            hint="Leave out --shard, --start-at and --processes; one process sends some hundred requests a second.",
+        )
+    loading.require_exports(formats)
+    require_writable(generator.files(workspace(loaded)).document, "report.path")
+    if not in_step and generator != ALONE:
+        click.echo(str(generator), err=True)
+    if processes > 1:
+        document = _measure_by(processes, loaded, server, foreign)
+    else:
+        document = _measure(loaded, server, foreign, generator, search=search)
+    written = loading.export(loaded, document, formats)
     if as_json:
         _render.document(document)
-    else:
+    elif not in_step:
         click.echo(load_table(document))
-    return EXIT_CANNOT_DECIDE if document["partial"] else EXIT_OK
+        for path in written:
+            click.echo(f"wrote {path}", err=True)
+    if document["stop_reason"] == INTERRUPTED_BY_USER:
+        return 128 + signal.SIGINT
+    answered = any("request_throughput" in arm["metrics"] for arm in document["arms"])
+    return EXIT_OK if answered and not document["partial"] else EXIT_CANNOT_DECIDE

@@ -1,21 +1,67 @@
-"""``specdeploy report``: one self-contained HTML page from what was measured."""
+"""``specdeploy report``: one self-contained HTML page from what was measured; and one load test from its shards."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
-from specdeploy.cli._options import with_config
-
-if TYPE_CHECKING:
-    from specdeploy.config.load import LoadedConfig
+from specdeploy.cli._options import config_option, json_option, load, overrides_option, refuse_misplaced
 
 
-@click.command("report")
-@with_config
-def command(loaded: LoadedConfig) -> None:
+@click.group("report", invoke_without_command=True)
+@config_option
+@overrides_option
+@click.pass_context
+def command(ctx: click.Context, config_path: str, overrides: tuple[str, ...]) -> None:
     """Write the HTML report from the smoke test, the load test and the gate, as far as they have run."""
+    refuse_misplaced(ctx)
+    if ctx.invoked_subcommand is not None:
+        return
     from specdeploy.pipeline import measure
 
-    click.echo(f"wrote {measure.report(loaded)}")
+    click.echo(f"wrote {measure.report(load(config_path, overrides))}")
+
+
+@command.command("merge")
+@click.argument("sources", nargs=-1, metavar="[FILE|FOLDER]...", type=click.Path(path_type=Path))
+@click.option("--partial", is_flag=True, help="Merge what is there although shards are missing: the result is partial.")
+@click.option(
+    "--output",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Where load.json and its records go, if not beside the first shard.",
+)
+@config_option
+@overrides_option
+@json_option
+def merge(
+    sources: tuple[Path, ...],
+    partial: bool,
+    output: Path | None,
+    config_path: str,
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Put the results of `load --shard` together: one load.json and its records, from the raw records of all shards.
+
+    Each FILE is a load-shard-i-of-N.json with its records beside it, each FOLDER holds them; without either, they are
+    in the report folder of the configuration, which is read for nothing else. Exit code 0 when the run is whole, 3
+    when no request succeeded, and when a shard is missing or ended early.
+    """
+    from specdeploy.cli import _render
+    from specdeploy.errors import EXIT_CANNOT_DECIDE, EXIT_OK
+    from specdeploy.pipeline.shards import merge_results
+    from specdeploy.pipeline.workspace import workspace
+    from specdeploy.report.text import load_table
+
+    sources = sources or (workspace(load(config_path, overrides)).reports,)
+    folder = output or (sources[0] if sources[0].is_dir() else sources[0].parent)
+    document = merge_results(sources, folder, partial=partial)
+    if as_json:
+        _render.document(document)
+    else:
+        click.echo(load_table(document))
+        click.echo(f"wrote {folder / 'load.json'} from {len(document['shards']['present'])} shards", err=True)
+    answered = any("request_throughput" in arm["metrics"] for arm in document["arms"])
+    return EXIT_OK if answered and not document["partial"] else EXIT_CANNOT_DECIDE

@@ -79,7 +79,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--openai", metavar="URL", help="Test an OpenAI-compatible server, as http://127.0.0.1:8000/v1."),
         click.option("--api-model", metavar="NAME", help="The model to ask it for, where it has several."),
         click.option("--api-key-env", metavar="VAR", help="The environment variable that holds its key."),
-        click.option("--prompts", default="", metavar="SET", help="What is recorded: code, chat or a JSONL file."),
+        click.option("--prompts", default="", metavar="SET", help="What is recorded: a bundled set or a file."),
     )
     for option in reversed(options):
         command = option(command)

@@ -33,6 +33,8 @@ ServeRunner: TypeAlias = Literal["auto", "embedded", "local", "container"]
 ContainerEngine: TypeAlias = Literal["docker", "podman", "apptainer"]
 LogitsType: TypeAlias = Literal["float32", "float16"]
 Layout: TypeAlias = Literal["directory", "object_store"]
+LoadShape: TypeAlias = Literal["closed", "constant", "poisson", "gamma", "trace"]
+LoadProtocol: TypeAlias = Literal["grpc", "http"]
 ServingMode: TypeAlias = Literal["auto", "single", "leader", "orchestrator"]
 
 
@@ -318,16 +320,54 @@ class SmokeConfig:
 class LoadConfig:
     """The load test: speculation against control, in interleaved pairs."""
 
-    prompts: str = option("code", describe="A bundled prompt set (code, chat) or a JSONL file with a `text` per line.")
-    concurrency: tuple[int, ...] = option((1,), describe="Requests in flight, one measurement for each.", minimum=1)
+    prompts: str = option(
+        "code",
+        describe="code, chat, summarisation, translation, reasoning, multilingual, mixed; or a file: prompts, a trace.",
+    )
+    shape: LoadShape = option(
+        "closed",
+        describe="closed keeps requests in flight; constant, poisson, gamma and trace send by a schedule.",
+    )
+    concurrency: tuple[int, ...] = option(
+        (1,), describe="Of a closed shape: requests in flight, one measurement for each.", minimum=1
+    )
+    rates: tuple[float, ...] = option(
+        (), describe="Of constant, poisson, gamma: requests per second, one measurement for each.", minimum=0
+    )
+    stages: tuple[str, ...] = option(
+        (), describe="In place of rates: one changing load, such as `5 for 60s` and `5..20 for 120s`, one a line."
+    )
+    burstiness: float = option(1.0, describe="Of gamma: 1 is poisson, less comes in bursts, more is even.", minimum=0)
     requests: int = option(6, describe="Requests in each half of a pair.", minimum=1)
+    duration_s: float = option(
+        0.0, describe="Seconds of each half of a pair, in place of a number of requests. 0: by number.", minimum=0
+    )
+    compare: bool = option(
+        True, describe="Measure the target alone beside speculation, in pairs; false measures speculation alone."
+    )
     pairs: int = option(5, describe="Pairs (control, speculation) at each concurrency.", minimum=1)
     warmup_requests: int = option(2, describe="Requests before each concurrency that are not measured.", minimum=0)
     max_tokens: int = option(64, describe="Longest answer, in tokens.", minimum=2)
+    fixed_length: bool = option(
+        False, describe="Every answer has max_tokens (for speed); else it ends where the model ends it."
+    )
+    distinct: bool = option(
+        False, describe="Every request begins with a line of its own, so that no KV cache of another one is reused."
+    )
+    slo: tuple[str, ...] = option(
+        (), describe="What a good request keeps, such as `time_to_first_token <= 300ms`, one a line: goodput."
+    )
+    least_good: float = option(
+        0.99, describe="Of --search: the share of good requests that a load has to have.", minimum=0, maximum=1
+    )
+    protocol: LoadProtocol = option("grpc", describe="How Triton is asked: grpc streams, or http generate_stream.")
     temperature: float = option(0.0, describe="0 decodes greedily.", minimum=0)
     top_p: float = option(1.0, describe="Nucleus of sampled requests; unused at temperature 0.", minimum=0, maximum=1)
     seed: int = option(0, describe="Seed of the prompt order and of sampled requests.", minimum=0)
     request_timeout_s: float = option(120.0, describe="A request that takes longer counts as an error.", minimum=1)
+    telemetry_s: float = option(
+        1.0, describe="Seconds between two looks at the server's metrics while it works; 0 takes none.", minimum=0
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -340,7 +380,7 @@ class GateConfig:
             "spec_decode_acceptance_length >= 2",
             "speedup@1 >= 1.0",
         ),
-        describe="`metric[.statistic][@concurrency] comparison number[unit]`, one rule a line.",
+        describe="`metric[.statistic][@load] comparison number[unit]`, one rule a line.",
     )
 
 

@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from specdeploy.bench.metrics import METRICS
+from specdeploy.bench.records import LoadPoint
 from specdeploy.errors import ConfigError
 from specdeploy.gate.rules import convert
 
@@ -50,21 +51,20 @@ class LoadDocument:
             raise ConfigError(f"load report of schema {version!r}; this gate reads {_MAJOR}.x", hint=_HINT)
         self._arms = _typed(data, "arms", list)
         self._speedup = _typed(data, "speedup", dict)
-        self._planned = _typed(_typed(data, "plan", dict), "concurrency", list)
+        self._planned = _planned(_typed(data, "plan", dict))
         self.partial = _typed(data, "partial", bool)
         self.degraded = _typed(data, "degraded", bool)
         self.stop_reason = str(data.get("stop_reason", ""))
 
     @property
-    def concurrencies(self) -> tuple[int, ...]:
-        """Every concurrency that was planned or measured."""
-        measured = [_typed(_mapping(arm, "arms"), "concurrency", int) for arm in self._arms]
-        for number in self._planned:
-            if type(number) is not int:
-                raise ConfigError(f"load report: plan.concurrency holds {number!r}", hint=_HINT)
-        return tuple(sorted({*measured, *self._planned}))
+    def points(self) -> tuple[LoadPoint, ...]:
+        """Every load that was planned or measured, closed loops first, lowest first."""
+        measured = [_measured(_mapping(arm, "arms")) for arm in self._arms]
+        # By key, as loads are named: a rate may have been rounded on its way here.
+        points = {point.key: point for point in (*self._planned, *measured)}
+        return tuple(sorted(points.values(), key=lambda point: point.order))
 
-    def metric(self, key: str, stat: str, *, arm: Arm, concurrency: int) -> float | None:
+    def metric(self, key: str, stat: str, *, arm: Arm, point: LoadPoint) -> float | None:
         """Return a number in the metric's own unit; None when it was not measured.
 
         Raises:
@@ -72,26 +72,57 @@ class LoadDocument:
         """
         for entry in self._arms:
             data = _mapping(entry, "arms")
-            if (data.get("arm"), data.get("concurrency")) == (arm, concurrency):
-                return _stat(_typed(data, "metrics", dict), key, stat, where=f"{key} of {arm} at {concurrency}")
+            if (data.get("arm"), _measured(data).key) == (arm, point.key):
+                return _stat(_typed(data, "metrics", dict), key, stat, where=f"{key} of {arm} at {point.key}")
         return None
 
-    def speedup(self, concurrency: int) -> Interval | None:
-        """Return the speed-up at a concurrency; None when it was not measured.
+    def speedup(self, point: LoadPoint) -> Interval | None:
+        """Return the speed-up under a load; None when it was not measured, as it never is in an open loop.
 
         Raises:
             ConfigError: What stands there is not an interval.
         """
-        value = self._speedup.get(str(concurrency))
+        value = self._speedup.get(point.key)
         if value is None:
             return None
-        data, where = _mapping(value, "speedup"), f"speedup at {concurrency}"
+        data, where = _mapping(value, "speedup"), f"speedup at {point.key}"
         low, high = (None if data.get(key) is None else _number(data[key], where) for key in ("ci_low", "ci_high"))
         interval = Interval(
             avg=_number(data.get("avg"), where), ci_low=low, ci_high=high, pairs=_typed(data, "pairs", int)
         )
         _check_order(interval, where)
         return interval
+
+
+def _planned(plan: Mapping[str, Any]) -> tuple[LoadPoint, ...]:
+    """Return the loads of a plan; what a trace or stages come to is known once they were measured."""
+    closed = [LoadPoint(concurrency=_whole(number)) for number in _typed(plan, "concurrency", list)]
+    if plan.get("shape", "closed") in ("closed", "trace") or plan.get("stages"):
+        return tuple(closed)
+    return (*closed, *(LoadPoint(rate=_rate(number, "plan.rates")) for number in _typed(plan, "rates", list)))
+
+
+def _whole(number: object) -> int:
+    if type(number) is not int:
+        raise ConfigError(f"load report: plan.concurrency holds {number!r}", hint=_HINT)
+    return number
+
+
+def _rate(value: object, where: str) -> float:
+    rate = _number(value, where)
+    if not rate:
+        raise ConfigError(f"load report: {where} is 0 requests per second", hint=_HINT)
+    return rate
+
+
+def _measured(arm: Mapping[str, Any]) -> LoadPoint:
+    """Return the load of an arm's entry, which is a concurrency or a rate; older documents know no rates."""
+    if arm.get("rate") is None:
+        return LoadPoint(concurrency=_typed(arm, "concurrency", int))
+    if arm.get("concurrency") is not None:
+        both = f"{arm['concurrency']!r} in flight and {arm['rate']!r} a second"
+        raise ConfigError(f"load report: an entry of 'arms' has two loads, {both}", hint=_HINT)
+    return LoadPoint(rate=_rate(arm["rate"], "rate"))
 
 
 def _check_order(interval: Interval, where: str) -> None:

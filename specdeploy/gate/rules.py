@@ -1,8 +1,9 @@
 """Rules of the gate: the compact strings of the configuration, read into values.
 
-``metric[.stat][@concurrency][#arm] comparison number[unit]``, for example ``time_to_first_token.p99 <= 200ms``,
-``error_rate <= 1%``, ``speedup@1 >= 1.5`` or ``output_token_throughput#control >= 20 tokens/s``. Knows metrics and
-units; knows no measurements.
+``metric[.stat][@load][#arm] comparison number[unit]``, for example ``time_to_first_token.p99 <= 200ms``,
+``error_rate <= 1%``, ``speedup@1 >= 1.5``, ``request_latency.p99@5/s <= 2s`` or ``output_token_throughput#control >= 20
+tokens/s``. A load is a concurrency (``4``) or, in an open loop, a rate (``5/s``). Knows metrics and units; knows no
+measurements.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from specdeploy.bench.metrics import DISTRIBUTION_STATS, METRICS, Metric
-from specdeploy.bench.records import ARMS, SPECULATION
+from specdeploy.bench.records import ARMS, SPECULATION, LoadPoint
 from specdeploy.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,17 +25,19 @@ if TYPE_CHECKING:
 
 Comparison: TypeAlias = Literal["<=", ">=", "<", ">"]
 
-_SHAPE: Final = "metric[.statistic][@concurrency][#arm] comparison number[unit]"
+_SHAPE: Final = "metric[.statistic][@load][#arm] comparison number[unit]"
 _RULE: Final = re.compile(
     r"""\s*(?P<metric>\w+)
         (?:\.(?P<stat>\w+))?
-        (?:@(?P<concurrency>\w+))?
+        (?:@(?P<load>[\w.+/-]+))?
         (?:\#(?P<arm>\w+))?
         \s*(?P<comparison><=|>=|<|>)\s*
         (?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
         \s*(?P<unit>\S*)\s*""",
     re.VERBOSE,
 )
+
+_RATE: Final = re.compile(r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)/s", re.ASCII)
 
 #: Unit -> what it measures, and how many of the dimension's base unit it is.
 _UNITS: Final[dict[str, tuple[str, float]]] = {
@@ -69,7 +72,7 @@ class Rule:
 
         stat: Statistic of it, ``avg`` if none was named.
 
-        concurrency: Where it has to hold; None means at every concurrency of the run.
+        point: Where it has to hold; None means under every load of the run.
 
         arm: Whose metric; None for the speed-up, which belongs to both arms.
 
@@ -83,7 +86,7 @@ class Rule:
     text: str
     metric: str
     stat: str
-    concurrency: int | None
+    point: LoadPoint | None
     arm: Arm | None
     comparison: Comparison
     limit: float
@@ -123,7 +126,7 @@ def parse_rule(text: str) -> Rule:
         text=text.strip(),
         metric=metric.key,
         stat=stat,
-        concurrency=_concurrency(match["concurrency"], text),
+        point=_point(match["load"], text),
         arm=_arm(match["arm"], metric, text),
         comparison=match["comparison"],  # type: ignore[arg-type]  # the pattern lets nothing else through
         limit=limit,
@@ -189,12 +192,23 @@ def _stat(stat: str | None, metric: Metric, text: str) -> str:
     return stat
 
 
-def _concurrency(number: str | None, text: str) -> int | None:
-    if number is None:
+def _point(load: str | None, text: str) -> LoadPoint | None:
+    if load is None:
         return None
-    if not number.isdecimal() or int(number) < 1:
-        raise ConfigError(f"gate rule {text!r}: concurrency {number!r}", hint="Write a number, at least 1, after @.")
-    return int(number)
+    if "/" in load:
+        return LoadPoint(rate=_rate(load, text))
+    if not load.isdecimal() or int(load) < 1:
+        hint = "Write a number, at least 1, after @; a rate ends in /s, as in @5/s."
+        raise ConfigError(f"gate rule {text!r}: concurrency {load!r}", hint=hint)
+    return LoadPoint(concurrency=int(load))
+
+
+def _rate(load: str, text: str) -> float:
+    match = _RATE.fullmatch(load)
+    rate = float(match["number"]) if match else 0.0
+    if not 0 < rate < math.inf:
+        raise ConfigError(f"gate rule {text!r}: rate {load!r}", hint="Write requests per second, above 0, as in @5/s.")
+    return rate
 
 
 def _arm(arm: str | None, metric: Metric, text: str) -> Arm | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from specdeploy.bench.records import LoadPoint
 from specdeploy.errors import EXIT_CANNOT_DECIDE, EXIT_FAILED, EXIT_OK, ConfigError
 from specdeploy.gate.document import LoadDocument
 
@@ -38,7 +39,7 @@ class RuleVerdict:
 
         limit: What was asked for.
 
-        concurrency: Where the value was measured; the worst place, if the rule has to hold at several.
+        point: Under which load the value was measured; the worst one, if the rule has to hold under several.
 
         reason: One sentence.
     """
@@ -47,7 +48,7 @@ class RuleVerdict:
     status: Status
     value: float | None
     limit: float
-    concurrency: int | None
+    point: LoadPoint | None
     reason: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,7 +58,7 @@ class RuleVerdict:
             "metric": self.rule.metric,
             "stat": self.rule.stat,
             "arm": self.rule.arm,
-            "concurrency": self.concurrency,
+            **(self.point or LoadPoint()).to_dict(),
             "comparison": self.rule.comparison,
             "status": self.status,
             "value": self.value,
@@ -113,10 +114,10 @@ def evaluate(rules: Sequence[Rule], load_report: Mapping[str, Any]) -> Verdict:
 
 
 def _judge(rule: Rule, document: LoadDocument) -> RuleVerdict:
-    places = document.concurrencies if rule.concurrency is None else (rule.concurrency,)
-    verdicts = [_judge_at(rule, document, place) for place in places]
+    points = document.points if rule.point is None else (rule.point,)
+    verdicts = [_judge_at(rule, document, point) for point in points]
     if not verdicts:
-        return _verdict(rule, None, "not_measured", None, "the run has no concurrency at all")
+        return _verdict(rule, None, "not_measured", None, "the run has no load at all")
     return _distrust(min(verdicts, key=_badness), document)
 
 
@@ -126,27 +127,28 @@ def _badness(verdict: RuleVerdict) -> tuple[int, float]:
     return _WORST_FIRST.index(verdict.status), value if verdict.rule.wants_more else -value
 
 
-def _judge_at(rule: Rule, document: LoadDocument, concurrency: int) -> RuleVerdict:
+def _judge_at(rule: Rule, document: LoadDocument, point: LoadPoint) -> RuleVerdict:
     if rule.arm is None:
-        return _judge_speedup(rule, document.speedup(concurrency), concurrency)
-    value = document.metric(rule.metric, rule.stat, arm=rule.arm, concurrency=concurrency)
-    where = f"{_name(rule)} of the {rule.arm} arm at concurrency {concurrency}"
+        return _judge_speedup(rule, document.speedup(point), point)
+    value = document.metric(rule.metric, rule.stat, arm=rule.arm, point=point)
+    where = f"{_name(rule)} of the {rule.arm} arm at {point}"
     if value is None:
-        return _verdict(rule, concurrency, "not_measured", None, f"{where} was not measured.")
+        return _verdict(rule, point, "not_measured", None, f"{where} was not measured.")
     holds = rule.holds(value)
     wanted = f"{rule.comparison} {_amount(rule.limit, rule.unit)}"
     reason = f"{where} is {_amount(value, rule.unit)}, which is {'' if holds else 'not '}{wanted}."
-    return _verdict(rule, concurrency, "pass" if holds else "fail", value, reason)
+    return _verdict(rule, point, "pass" if holds else "fail", value, reason)
 
 
-def _judge_speedup(rule: Rule, interval: Interval | None, concurrency: int) -> RuleVerdict:
-    where = f"The speed-up at concurrency {concurrency}"
+def _judge_speedup(rule: Rule, interval: Interval | None, point: LoadPoint) -> RuleVerdict:
+    where = f"The speed-up at {point}"
     if interval is None:
-        return _verdict(rule, concurrency, "not_measured", None, f"{where} was not measured.")
+        why = "" if point.rate is None else ": in an open loop throughput follows the rate that is offered"
+        return _verdict(rule, point, "not_measured", None, f"{where} was not measured{why}.")
     low, high = interval.ci_low, interval.ci_high
     if low is None or high is None or interval.pairs < 2:
         reason = f"{where} is {interval.avg:.3f}x from {interval.pairs} usable pair(s): an interval needs two."
-        return _verdict(rule, concurrency, "undecided", interval.avg, reason)
+        return _verdict(rule, point, "undecided", interval.avg, reason)
     status = _decide(rule, low, high)
     says = {
         "pass": "lies entirely on the right side of",
@@ -154,7 +156,7 @@ def _judge_speedup(rule: Rule, interval: Interval | None, concurrency: int) -> R
         "undecided": "holds both sides of",
     }[status]
     reason = f"{where} is {interval.avg:.3f}x; its interval {low:.3f}x to {high:.3f}x {says} {rule.limit:g}x."
-    return _verdict(rule, concurrency, status, interval.avg, reason)
+    return _verdict(rule, point, status, interval.avg, reason)
 
 
 def _decide(rule: Rule, low: float, high: float) -> Literal["pass", "fail", "undecided"]:
@@ -172,8 +174,8 @@ def _distrust(verdict: RuleVerdict, document: LoadDocument) -> RuleVerdict:
     return dataclasses.replace(verdict, status="undecided", reason=f"{verdict.reason[:-1]}, but the run is {why}.")
 
 
-def _verdict(rule: Rule, concurrency: int | None, status: Status, value: float | None, reason: str) -> RuleVerdict:
-    return RuleVerdict(rule=rule, status=status, value=value, limit=rule.limit, concurrency=concurrency, reason=reason)
+def _verdict(rule: Rule, point: LoadPoint | None, status: Status, value: float | None, reason: str) -> RuleVerdict:
+    return RuleVerdict(rule=rule, status=status, value=value, limit=rule.limit, point=point, reason=reason)
 
 
 def _worst(statuses: Sequence[Status]) -> Status:
@@ -187,4 +189,5 @@ def _name(rule: Rule) -> str:
 def _amount(value: float, unit: str) -> str:
     if unit == "ratio":
         return f"{value * 100:.4g} %"
-    return f"{value:.4g} {unit}"
+    # From here on four digits would be written with an exponent, which nobody reads as milliseconds.
+    return f"{value:.4g} {unit}" if value < 9999.5 else f"{value:,.0f} {unit}"

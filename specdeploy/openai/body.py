@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Field that a Triton front door calls otherwise -> its name here.
 _RENAMED: Final = {"text_input": "prompt", "stop_words": "stop"}
 #: Further inputs of a Triton front door that mean the same here.
-_SHARED: Final = frozenset({"presence_penalty", "frequency_penalty"})
+_SHARED: Final = frozenset({"presence_penalty", "frequency_penalty", "min_tokens"})
 
 
 def make_body(request: GenerateRequest, *, model: str, dialect: Dialect, stream: bool) -> dict[str, Any]:
@@ -49,6 +49,9 @@ def make_body(request: GenerateRequest, *, model: str, dialect: Dialect, stream:
             hint=f"beyond prompt, length, sampling and stop words it takes {', '.join(sorted(_SHARED))}",
         )
     fields = {"max_tokens": request.max_tokens, **_sampling(request), **request.extra}
+    if request.extra.get("min_tokens") == request.max_tokens:
+        # llama.cpp knows no other way to hold an answer to its length; vLLM takes either.
+        fields["ignore_eos"] = True
     if request.stop_words:
         fields["stop"] = list(request.stop_words)
     return addressed({"prompt": request.prompt, **fields}, model=model, dialect=dialect, stream=stream)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.openai.answers import decode_answer
-from specdeploy.triton.client.failures import RequestFailed, http_failure, malformed_answers, stream_failure
-from specdeploy.triton.client.replies import feed_events, read_body
-from specdeploy.triton.protocol import SseDecoder
+from specdeploy.triton.client.failures import MALFORMED, RequestFailed, http_failure, stream_failure
+from specdeploy.triton.client.replies import arrivals, parse_json, read_body
+from specdeploy.triton.protocol import EventSplitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from specdeploy.triton.protocol import Chunk
 
 _SHOWN: Final = 300
-_DONE: Final = "[DONE]"
+_DONE: Final = b"[DONE]"
 
 
 def read_object(status: int, body: bytes) -> dict[str, Any]:
@@ -27,10 +26,7 @@ def read_object(status: int, body: bytes) -> dict[str, Any]:
     Raises:
         RequestFailed: The status is not 200, the object is an error all the same, or there is no object.
     """
-    try:
-        value: object = json.loads(body)
-    except (ValueError, RecursionError):
-        value = None
+    value = parse_json(body)
     said = error_in(value)
     if status != 200:
         raise http_failure(status, said or body[:_SHOWN].decode(errors="replace"))
@@ -76,16 +72,33 @@ def read_events(reply: Reply, monotonic: Callable[[], float], *, stop_words: boo
     Raises:
         RequestFailed: An event is an error, or the stream breaks off before ``[DONE]``.
     """
+    splitter = EventSplitter()
     with reply:
         if reply.status != 200:
             read_object(reply.status, read_body(reply))
-        yield from _marked_last(_decoded(_events(reply, monotonic), stop_words=stop_words))
+        yield from read_pieces(arrivals(reply, splitter, monotonic), splitter, stop_words=stop_words)
 
 
-def _events(reply: Reply, monotonic: Callable[[], float]) -> Iterator[tuple[str, float]]:
-    """Yield the data of each event with the time it came at; the last is in front of ``[DONE]``."""
-    decoder, done = SseDecoder(), False
-    for event, received_s in feed_events(reply, decoder, monotonic):
+def read_pieces(events: Iterable[tuple[bytes, float]], splitter: EventSplitter, *, stop_words: bool) -> Iterator[Chunk]:
+    """Yield the pieces of a streamed answer as :func:`read_events` does, whoever waits for its events.
+
+    Args:
+        events: The data of each event with the time it came at.
+
+        splitter: What the events were cut out by; looked at after the last of them.
+
+        stop_words: As in :func:`read_events`.
+
+    Raises:
+        RequestFailed: As :func:`read_events`.
+    """
+    return _marked_last(_decoded(_until_done(events, splitter), stop_words=stop_words))
+
+
+def _until_done(events: Iterable[tuple[bytes, float]], splitter: EventSplitter) -> Iterator[tuple[bytes, float]]:
+    """Pass on what is in front of ``[DONE]``, and make sure that it comes and is the end."""
+    done = False
+    for event, received_s in events:
         if done:
             raise RequestFailed("protocol", f"an event follows [DONE]: {event[:_SHOWN]!r}")
         if event.strip() == _DONE:
@@ -93,17 +106,20 @@ def _events(reply: Reply, monotonic: Callable[[], float]) -> Iterator[tuple[str,
         else:
             yield event, received_s
     if not done:
-        if decoder.rest.lstrip().startswith(b"{"):
+        if splitter.rest.lstrip().startswith(b"{"):
             # Some servers write an error into a stream that has begun as a plain body.
-            read_object(reply.status, decoder.rest)
+            read_object(200, splitter.rest)
         raise RequestFailed("connection", "the event stream broke off before [DONE]")
 
 
-def _decoded(events: Iterable[tuple[str, float]], *, stop_words: bool) -> Iterator[Chunk]:
+def _decoded(events: Iterable[tuple[bytes, float]], *, stop_words: bool) -> Iterator[Chunk]:
     for event, received_s in events:
-        answer = read_object(200, event.encode())
-        with malformed_answers():
-            yield decode_answer(answer, stop_words=stop_words, received_s=received_s)
+        answer = read_object(200, event)
+        try:
+            chunk = decode_answer(answer, stop_words=stop_words, received_s=received_s)
+        except MALFORMED as error:
+            raise RequestFailed("protocol", str(error)) from error
+        yield chunk
 
 
 def _marked_last(chunks: Iterable[Chunk]) -> Iterator[Chunk]:

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from specdeploy.bench.driver import run_load
-from specdeploy.bench.load_report import RunContext, build_load_report
-from specdeploy.bench.records import records_to_jsonl
-from specdeploy.bench.schedule import LoadSettings, kv_reuse_findings, plan_load, prompt_findings
 from specdeploy.errors import CannotDecide, ConfigError
 from specdeploy.gate.rules import parse_rules
 from specdeploy.gate.verdict import evaluate
+from specdeploy.pipeline import loading
+from specdeploy.pipeline.loading import load
 from specdeploy.pipeline.smoking import smoke
-from specdeploy.pipeline.subject import connect, deployment, fixed_by, prompts_of, read_document
+from specdeploy.pipeline.subject import deployment, read_document
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.report.html import render
 from specdeploy.system.clock import SystemClock
 from specdeploy.system.files import write_atomic, write_json_atomic
-from specdeploy.system.host import probe_host
-from specdeploy.triton.protocol import GenerateRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from specdeploy.bench.driver import Progress
-    from specdeploy.bench.schedule import LoadPlan
     from specdeploy.config.load import LoadedConfig
-    from specdeploy.pipeline.serving import Addresses
 
 __all__ = ["deployment", "gate", "load", "preflight", "report", "smoke"]
 
@@ -41,40 +34,10 @@ def preflight(loaded: LoadedConfig) -> None:
     Raises:
         ConfigError: The load plan, the prompts or a gate rule cannot be used.
     """
-    _plan(loaded)
+    loading.preflight(loaded)
     rules = parse_rules(loaded.config.gate.rules)
     if not rules:
         raise ConfigError("the gate has no rules", hint="list at least one under gate.rules")
-
-
-def load(
-    loaded: LoadedConfig, endpoints: Addresses, *, on_progress: Callable[[Progress], None] | None = None
-) -> dict[str, Any]:
-    """Measure speculation against control and keep ``load.json`` and the raw records.
-
-    Raises:
-        ConfigError: the prompts cannot be read.
-
-        ServerFault: the server is not there.
-    """
-    config, clock = loaded.config, SystemClock()
-    if method := fixed_by(config):
-        raise ConfigError(
-            f"{method} drafts always as it was built to, so this deployment has no control to compare with",
-            hint="measure a deployment without speculation beside it; draft_target and ngram have their own control",
-        )
-    plan = _plan(loaded)
-    with connect(endpoints, config.load.request_timeout_s) as client:
-        # Asks for the front door's inputs now, so that no measured request waits for them.
-        client.encode(GenerateRequest(prompt="warm", max_tokens=1))
-        run = run_load(plan, client.session, clock, on_progress)
-    findings = (*kv_reuse_findings(plan, max_sequences=config.build.max_batch_size), *prompt_findings(plan))
-    context = RunContext(created=clock.now_iso(), deployment=deployment(loaded), environment=probe_host().as_dict())
-    document = build_load_report(run, plan, context, findings)
-    place = workspace(loaded)
-    write_atomic(place.records_jsonl, records_to_jsonl(run.records))
-    write_json_atomic(place.load_json, document)
-    return document
 
 
 def gate(loaded: LoadedConfig, rules: Iterable[str] = ()) -> dict[str, Any]:
@@ -128,22 +91,6 @@ def _rendered(documents: Mapping[str, Any]) -> str:
             f"a result document is damaged: {type(error).__name__}: {error}",
             hint="measure again with `specdeploy smoke` and `specdeploy load`",
         ) from error
-
-
-def _plan(loaded: LoadedConfig) -> LoadPlan:
-    wanted = loaded.config.load
-    settings = LoadSettings(
-        concurrency=wanted.concurrency,
-        requests=wanted.requests,
-        pairs=wanted.pairs,
-        warmup_requests=wanted.warmup_requests,
-        max_tokens=wanted.max_tokens,
-        temperature=wanted.temperature,
-        top_p=wanted.top_p,
-        seed=wanted.seed,
-        request_timeout_s=wanted.request_timeout_s,
-    )
-    return plan_load(settings, prompts_of(loaded, wanted.prompts, "load.prompts"))
 
 
 def _required(path: Path, command: str) -> dict[str, Any]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
-import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from specdeploy.errors import ConfigError
-from specdeploy.openai import Dialect, OpenAIClient, ServerAddress, ask_dialect
+from specdeploy.pipeline.openai_server import find_server, time_left
 from specdeploy.smoke.targets import (
     FrontDoor,
     Target,
@@ -51,22 +48,13 @@ def openai_target(
 
         ServerFault: The server cannot be reached, or fails at the plainest request.
     """
-    address = ServerAddress.parse(url)
-    key = None if api_key_env is None else _key(api_key_env)
-    timeout_s = config.smoke.request_timeout_s
-    left = _time_left(limit_s, timeout_s)
-
-    def connect(dialect: Dialect, name: str, timeout_s: float) -> OpenAIClient:
-        return OpenAIClient(address, model=name, dialect=dialect, api_key=key, timeout_s=timeout_s)
-
-    with connect(Dialect(), "", left()) as client:
-        about = _about(client.models(), model)
-    name = str(about["id"])
-    dialect = ask_dialect(lambda guess: connect(guess, name, left()))
+    server = find_server(
+        url, model=model, api_key_env=api_key_env, timeout_s=config.smoke.request_timeout_s, limit_s=limit_s
+    )
     return Target(
         # Checks that call what only Triton has are skipped for want of a capability.
-        client_factory=lambda: cast("TritonClient", connect(dialect, name, timeout_s)),
-        expectations=openai_expectations(dialect, about=about, model=name, config=config),
+        client_factory=lambda: cast("TritonClient", server.connect(config.smoke.request_timeout_s)),
+        expectations=openai_expectations(server.dialect, about=server.about, model=server.model, config=config),
     )
 
 
@@ -87,7 +75,7 @@ def nvidia_target(endpoints: Addresses, *, front_door: str, config: DeployConfig
     """
     timeout_s = config.smoke.request_timeout_s
     with TritonClient(endpoints.http_url, endpoints.grpc_url, model=front_door, timeout_s=timeout_s) as client:
-        door = _front_door(client, front_door, _time_left(limit_s, timeout_s))
+        door = _front_door(client, front_door, time_left(limit_s, timeout_s))
 
     def connect() -> TritonClient:
         return TemplatesClient(
@@ -104,34 +92,6 @@ def nvidia_target(endpoints: Addresses, *, front_door: str, config: DeployConfig
     return Target(client_factory=connect, expectations=nvidia_expectations(door, config=config, metrics=metrics))
 
 
-def _about(models: tuple[dict[str, Any], ...], wanted: str | None) -> dict[str, Any]:
-    """Return what the server says of the model; a name that it does not list is believed, as some servers take any.
-
-    Raises:
-        ConfigError: No name is given, and there is not exactly one to take.
-    """
-    if wanted is None and len(models) == 1:
-        return models[0]
-    listed = ", ".join(str(model["id"]) for model in models) or "none"
-    if wanted is None:
-        raise ConfigError(f"which model is to be asked? The server has {listed}", hint="name one with --api-model")
-    return next((model for model in models if model["id"] == wanted), {"id": wanted})
-
-
-def _key(variable: str) -> str:
-    """Return the key that an environment variable holds; no message ever repeats it.
-
-    Raises:
-        ConfigError: The variable is not set, or holds what cannot stand in a header.
-    """
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        raise ConfigError(f"the environment variable {variable} holds no key", hint=f"export {variable}=...")
-    if not key.isascii() or not key.isprintable():
-        raise ConfigError(f"the key in {variable} has characters that no HTTP header can hold", hint="copy it anew")
-    return key
-
-
 def _front_door(client: TritonClient, name: str, left: Callable[[], float]) -> FrontDoor:
     model_config = client.model_config(name, timeout_s=left())
     steps = ensemble_steps(model_config)
@@ -143,9 +103,3 @@ def _front_door(client: TritonClient, name: str, left: Callable[[], float]) -> F
         streams=any(is_decoupled(found) for found in configs),
         engine=engine and "input_ids" in client.metadata(names.TARGET, timeout_s=left()).input_types,
     )
-
-
-def _time_left(limit_s: float, each_s: float) -> Callable[[], float]:
-    """Return what says how long the next of several calls may take: no longer than each, and than is left for all."""
-    ends_at = time.monotonic() + limit_s
-    return lambda: max(min(each_s, ends_at - time.monotonic()), 0.0)

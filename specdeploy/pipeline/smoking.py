@@ -387,7 +387,7 @@ def record(loaded: LoadedConfig, subject: Subject, output: Path, *, prompts: str
 
         output: The file to write.
 
-        prompts: ``code``, ``chat`` or a JSON Lines file; empty takes the smoke test's own.
+        prompts: A bundled prompt set or a file of prompts; empty takes the smoke test's own.
 
     Raises:
         ConfigError: The prompts cannot be read.

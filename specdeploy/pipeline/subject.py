@@ -6,9 +6,18 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from specdeploy.bench.prompts import BUNDLED, load_bundled, parse_prompts
+from specdeploy.bench.prompts import (
+    BUNDLED,
+    Trace,
+    has_lengths,
+    is_trace,
+    load_bundled,
+    parse_prompts,
+    parse_workload,
+)
 from specdeploy.engine.tensorrt_llm.methods import max_draft_len
 from specdeploy.errors import ConfigError
+from specdeploy.pipeline.tokenizing import synthesiser_of
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.system.clock import SystemClock
 from specdeploy.triton.client.triton import TritonClient
@@ -64,7 +73,7 @@ def prompts_of(loaded: LoadedConfig, name: str, what: str) -> PromptSet:
     Args:
         loaded: The configuration, which a relative path is relative to.
 
-        name: ``code``, ``chat``, or the path of a JSON Lines file.
+        name: One of `BUNDLED`, or the path of a file of prompts: JSON Lines, or conversations as ShareGPT has them.
 
         what: The key or option that names it, for messages.
 
@@ -73,6 +82,35 @@ def prompts_of(loaded: LoadedConfig, name: str, what: str) -> PromptSet:
     """
     if name in BUNDLED:
         return load_bundled(name)
+    path, text = _text_of(loaded, name, what)
+    return parse_prompts(text, source=str(path), name=path.name)
+
+
+def workload_of(loaded: LoadedConfig, name: str, what: str) -> tuple[PromptSet, Trace | None]:
+    """Return what a load test sends: prompts, and the trace that they are from, if it is one.
+
+    Args:
+        loaded: As in :func:`prompts_of`.
+
+        name: As in :func:`prompts_of`; a file may also be a trace, whose texts are made with the target's tokenizer
+            where it has lengths alone.
+
+        what: As in :func:`prompts_of`.
+
+    Raises:
+        ConfigError: As :func:`prompts_of`; or there is no such tokenizer.
+
+        ToolMissing: The package that reads it is not installed.
+    """
+    if name in BUNDLED:
+        return load_bundled(name), None
+    path, text = _text_of(loaded, name, what)
+    synthesiser = synthesiser_of(loaded) if is_trace(text) and has_lengths(text) else None
+    workload = parse_workload(text, source=str(path), name=path.name, synthesiser=synthesiser)
+    return (workload.prompt_set, workload) if isinstance(workload, Trace) else (workload, None)
+
+
+def _text_of(loaded: LoadedConfig, name: str, what: str) -> tuple[Path, str]:
     path = loaded.resolve(name)
     try:
         text = path.read_text(encoding="utf-8")
@@ -83,7 +121,7 @@ def prompts_of(loaded: LoadedConfig, name: str, what: str) -> PromptSet:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{what}: {path} cannot be read: {error}") from error
-    return parse_prompts(text, source=str(path), name=path.name)
+    return path, text
 
 
 def read_document(path: Path) -> dict[str, Any] | None:

@@ -9,7 +9,16 @@ from __future__ import annotations
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
-from specdeploy.report import load_sections, lossless_sections, parts, sections
+from specdeploy.report import (
+    acceptance_sections,
+    latency_sections,
+    load_sections,
+    lossless_sections,
+    parts,
+    promise_sections,
+    sections,
+    server_sections,
+)
 from specdeploy.report.markup import Markup, join, tag
 from specdeploy.report.model import Bundle, read_bundle
 
@@ -54,14 +63,19 @@ def _head(name: str) -> Markup:
 
 
 def _header(bundle: Bundle, name: str) -> Markup:
-    badges = tag("div", *(_badge(*verdict) for verdict in _verdicts(bundle)), class_="verdicts", role="status")
+    badges = tag("div", *(_badge(*verdict) for verdict in _verdicts(bundle)), class_="badges", role="status")
     words = tag("div", tag("div", "specdeploy report", class_="kicker"), tag("h1", name), _subtitle(bundle))
     warned = sections.warnings(bundle)
     return tag("header", tag("div", words, badges, class_="top"), sections.headline(bundle), warned)
 
 
 def _verdicts(bundle: Bundle) -> Iterator[tuple[str, str]]:
-    """Yield statuses and words: the gate's, and the smoke test's, of which the gate knows nothing, unless it passed."""
+    """Yield statuses and words: the gate's, and what the gate knows nothing of and does not pass.
+
+    These are a load generator that did not keep up, and a smoke test that did not pass.
+    """
+    if bundle.load and bundle.load["degraded"]:
+        yield "undecided", "Degraded run"
     status = bundle.gate["status"] if bundle.gate else ""
     yield status, _VERDICTS.get(status, "Not judged")
     smoke = bundle.smoke or {}
@@ -89,8 +103,12 @@ def _content(bundle: Bundle) -> list[Markup]:
     measured = (
         [
             load_sections.speedup_section(bundle, load),
-            load_sections.latency_section(bundle),
-            load_sections.acceptance_section(bundle, load),
+            latency_sections.latency_section(bundle, load),
+            latency_sections.percentiles_section(bundle, load),
+            promise_sections.goodput_section(bundle, load),
+            acceptance_sections.acceptance_section(bundle, load),
+            server_sections.server_section(load),
+            promise_sections.generator_section(bundle, load),
             load_sections.timeline_section(bundle),
             load_sections.numbers_section(bundle, load),
             sections.missing_section(load),

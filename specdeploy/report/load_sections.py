@@ -1,51 +1,59 @@
-"""The sections about the load test: speed-up, latency, acceptance, timeline and the table of numbers."""
+"""The sections about the load test: what speculation changed, throughput, timeline and the table of numbers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.metrics import METRICS
-from specdeploy.bench.per_request import OF_REQUEST
-from specdeploy.bench.records import ARMS, SPECULATION
+from specdeploy.bench.records import CONTROL
 from specdeploy.report import parts
-from specdeploy.report.charts import Ratios, columns, cumulative, paired, throughput
-from specdeploy.report.markup import Markup, join, tag
-from specdeploy.report.model import arm_metrics, listed, statistic
-from specdeploy.report.numbers import DASH, amount, number, plain, shown_unit, times
+from specdeploy.report.charts import Ratios, paired, throughput
+from specdeploy.report.curves import Value, against_load
+from specdeploy.report.markup import Markup, tag
+from specdeploy.report.model import (
+    RATIO_METRICS,
+    amount_of,
+    arm_metrics,
+    axis,
+    axis_name,
+    by_axis,
+    is_open,
+    latency_ratios,
+    point_of,
+    slug,
+    speedup,
+    statistic,
+)
+from specdeploy.report.numbers import DASH, TIMES, number, shown_unit, times
 from specdeploy.report.timeline import MOST, timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from specdeploy.bench.records import Arm, LoadPoint
     from specdeploy.report.model import Bundle
 
-_LATENCIES: Final = ("time_to_first_token", "inter_token_latency", "request_latency")
+    Ratio = Mapping[str, Any]
+
+#: More bars than this have no room for their amounts; a line has none.
+_MOST_BARS: Final = 6
 _SHOWN_STATS: Final = ("avg", "p50", "p90", "p99")
 
 
 def speedup_section(bundle: Bundle, load: Mapping[str, Any]) -> Markup:
-    """Show what speculation changed: each pair, throughput by concurrency, and what bounds it."""
-    cards = (_paired_figure(load), _throughput_figure(bundle, load), _limits_card(load))
+    """Show what speculation changed, each pair of it, throughput by load, and what bounds it."""
+    title = _speedup_title(bundle, load)
+    ratios = [*_speedup_figures(bundle, load), *_ratio_figures(bundle, load)] if CONTROL in bundle.arms else []
+    cards = (*ratios, *_throughput_figures(bundle, load), _limits_card(load))
     if not any(cards):
-        return parts.section("Speed-up", tag("p", "No throughput was measured.", class_="soft"))
-    return parts.section("Speed-up", parts.legend(), parts.grid(*cards))
+        return parts.section(title, tag("p", "No throughput was measured.", class_="soft"))
+    return parts.section(title, parts.legend(bundle.arms), parts.grid(*cards))
 
 
-def latency_section(bundle: Bundle) -> Markup:
-    """Show how latency is distributed in both arms, at each concurrency."""
-    rows = [_latency_row(bundle, level) for level in bundle.concurrencies]
-    if not any(rows):
-        words = "No distributions: the raw records are not here, or no request succeeded."
-        return parts.section("Latency", tag("p", words, class_="soft"))
-    return parts.section("Latency", parts.legend(), *rows)
-
-
-def acceptance_section(bundle: Bundle, load: Mapping[str, Any]) -> Markup:
-    """Show how many drafts the target kept, at each concurrency."""
-    rows = [_acceptance_row(load, level) for level in bundle.concurrencies]
-    if not any(rows):
-        return parts.section("Acceptance", tag("p", "Acceptance was not measured.", class_="soft"))
-    return parts.section("Acceptance", *rows)
+def _speedup_title(bundle: Bundle, load: Mapping[str, Any]) -> str:
+    if CONTROL not in bundle.arms:
+        return "Throughput"
+    return "What speculation changed" if is_open(load) else "Speed-up"
 
 
 def timeline_section(bundle: Bundle) -> Markup:
@@ -57,61 +65,94 @@ def timeline_section(bundle: Bundle) -> Markup:
         more += f" The first {MOST:,} of {len(bundle.records):,} requests."
     wide = parts.scrolling("Timeline of requests", timeline(bundle.records), class_="scroll wide")
     return parts.section(
-        "Timeline", parts.legend(), parts.figure("Every request, from its send to its end", more, wide)
+        "Timeline", parts.legend(bundle.arms), parts.figure("Every request, from its send to its end", more, wide)
     )
 
 
 def numbers_section(bundle: Bundle, load: Mapping[str, Any]) -> Markup:
     """Show every metric that has one number, for both arms side by side."""
-    levels = bundle.concurrencies
-    if not levels:
+    if not bundle.points:
         return parts.section("Numbers", tag("p", "Nothing was measured.", class_="soft"))
-    first = join((tag("h3", f"Concurrency {levels[0]}"), _numbers_table(load, levels[0])))
-    others = [tag("details", tag("summary", f"Concurrency {n}"), _numbers_table(load, n)) for n in levels[1:]]
-    return parts.section("Numbers", first, *others)
+    tables = [(str(point).capitalize(), _numbers_table(bundle.arms, load, point)) for point in bundle.points]
+    return parts.section("Numbers", parts.folded(tables))
 
 
-def _paired_figure(load: Mapping[str, Any]) -> Markup | None:
+def _speedup_figures(bundle: Bundle, load: Mapping[str, Any]) -> Iterator[Markup]:
+    ratios = {point: entry for point in bundle.points if (entry := speedup(load, point))}
+    if ratios:
+        title = "Speed-up of each pair"
+        more = "A dot is one interleaved pair, the band its 95 % interval, the dashed line no change."
+        yield _paired_figure("paired", title, more, (f"speed-up ({TIMES})", ratios))
+
+
+def _ratio_figures(bundle: Bundle, load: Mapping[str, Any]) -> Iterator[Markup]:
+    """Show an open loop's latencies: its throughput follows the rate, whatever speculation does."""
+    for key in RATIO_METRICS:
+        every = {point: latency_ratios(load, point).get(key) for point in bundle.points}
+        ratios = {point: entry for point, entry in every.items() if entry}
+        if ratios:
+            title = f"{METRICS[key].title}, speculation / control"
+            more = "Below the dashed line speculation is faster. A dot is one pair, the band its 95 % interval."
+            yield _paired_figure(f"ratio-{key}", title, more, (f"ratio ({TIMES})", ratios))
+
+
+def _paired_figure(name: str, title: str, more: str, ratios: tuple[str, Mapping[LoadPoint, Ratio]]) -> Markup:
+    label, entries = ratios
     groups = [
         Ratios(
-            concurrency=int(level),
+            load=f"{amount_of(point):g}",
             values=tuple(entry["ratios"]),
             avg=entry["avg"],
             low=entry["ci_low"],
             high=entry["ci_high"],
         )
-        for level, entry in load["speedup"].items()
+        for point, entry in entries.items()
     ]
-    if not groups:
-        return None
-    more = "A dot is one interleaved pair, the band its 95 % interval, the dashed line no change."
-    return parts.figure("Speed-up of each pair", more, paired("paired", groups))
+    return parts.figure(title, more, paired(name, title, (axis(next(iter(entries))), label), groups))
 
 
-def _throughput_figure(bundle: Bundle, load: Mapping[str, Any]) -> Markup | None:
-    levels = {level: _throughput_level(load, level) for level in bundle.concurrencies}
-    levels = {level: arms for level, arms in levels.items() if arms}
-    if not levels:
-        return None
-    return parts.figure("Throughput by concurrency", "A dot is one block.", throughput("throughput", levels))
+def _throughput_figures(bundle: Bundle, load: Mapping[str, Any]) -> Iterator[Markup]:
+    for kind, points in by_axis(bundle.points).items():
+        every = {point: _throughput_of(bundle.arms, load, point) for point in points}
+        levels = {point: of_arms for point, of_arms in every.items() if of_arms}
+        title = f"Throughput by {axis_name(kind)}"
+        if sum(map(len, levels.values())) > _MOST_BARS:
+            yield parts.figure(title, "", _throughput_curve(bundle.arms, title, kind, levels))
+        elif levels:
+            named = {f"{amount_of(point):g}": of_arms for point, of_arms in levels.items()}
+            name = f"throughput-{slug(points[0])}"
+            yield parts.figure(title, "A dot is one block.", throughput(name, title, kind, named))
 
 
-def _throughput_level(load: Mapping[str, Any], level: int) -> dict[str, tuple[float, list[float]]]:
-    arms: dict[str, tuple[float, list[float]]] = {}
-    for arm in ARMS:
-        avg = statistic(arm_metrics(load, arm, level), "output_token_throughput")
+def _throughput_curve(
+    arms: Sequence[Arm], title: str, kind: str, levels: Mapping[LoadPoint, Mapping[str, tuple[float, list[float]]]]
+) -> Markup:
+    drawn: dict[str, list[Value]] = {}
+    for arm in arms:
+        values = [Value(load=amount_of(point), value=of[arm][0]) for point, of in levels.items() if arm in of]
+        drawn |= {arm: values} if values else {}
+    return against_load(f"throughput-{slug(next(iter(levels)))}", title, (kind, "output tokens/s"), drawn)
+
+
+def _throughput_of(
+    arms: Sequence[Arm], load: Mapping[str, Any], point: LoadPoint
+) -> dict[str, tuple[float, list[float]]]:
+    found: dict[str, tuple[float, list[float]]] = {}
+    for arm in arms:
+        avg = statistic(arm_metrics(load, arm, point), "output_token_throughput")
         blocks = [
             block["output_token_throughput"]
             for block in load.get("blocks", ())
-            if (block["arm"], block["concurrency"]) == (arm, level) and block["output_token_throughput"] is not None
+            if (block["arm"], point_of(block)) == (arm, point) and block["output_token_throughput"] is not None
         ]
         if avg is not None:
-            arms[arm] = (avg, blocks)
-    return arms
+            found[arm] = (avg, blocks)
+    return found
 
 
 def _limits_card(load: Mapping[str, Any]) -> Markup | None:
-    limits = load.get("limits", ())
+    # An open loop's throughput is the rate that was offered: no speed-up, and nothing that bounds it.
+    limits = [limit for limit in load.get("limits", ()) if point_of(limit).rate is None]
     if not limits:
         return None
     ceiling = (
@@ -133,7 +174,7 @@ def _limit_row(limit: Mapping[str, Any]) -> Markup:
         f"{tokens / measured:.2f}" if measured else DASH,
         times(predicted) if predicted else DASH,
     )
-    return parts.row(str(limit["concurrency"]), *map(parts.number, cells))
+    return parts.row(point_of(limit).key, *map(parts.number, cells))
 
 
 def _prediction(limit: Mapping[str, Any]) -> Markup | None:
@@ -147,92 +188,25 @@ def _prediction(limit: Mapping[str, Any]) -> Markup | None:
     return tag("p", words, class_="soft")
 
 
-def _latency_row(bundle: Bundle, level: int) -> Markup | None:
-    figures = [figure for key in _LATENCIES if (figure := _latency_figure(bundle, level, key))]
-    return join((tag("h3", f"Concurrency {level}"), parts.grid(*figures))) if figures else None
-
-
-def _latency_figure(bundle: Bundle, level: int, key: str) -> Markup | None:
-    metric = METRICS[key]
-    series: dict[str, list[float]] = {
-        arm: [value for record in bundle.of_request(arm, level) if (value := OF_REQUEST[key](record)) is not None]
-        for arm in ARMS
-    }
-    if not any(series.values()):
-        return None
-    load = bundle.load or {"arms": []}
-    medians = [amount(statistic(arm_metrics(load, arm, level), key, "p50"), metric.unit) for arm in ARMS]
-    more = f"Median: control {medians[0]}, speculation {medians[1]}"
-    drawn = cumulative(f"{key}-{level}", metric.title, f"{metric.title.lower()} ({metric.unit})", series)
-    return parts.figure(metric.title, more, drawn)
-
-
-def _acceptance_row(load: Mapping[str, Any], level: int) -> Markup | None:
-    metrics = arm_metrics(load, SPECULATION, level)
-    histogram = listed(metrics, "spec_decode_acceptance_histogram")
-    positions = listed(metrics, "spec_decode_per_position_acceptance")
-    if not sum(histogram) or not positions:
-        return None
-    drafts = "drafts accepted in one verify step"
-    steps = [
-        (str(j), count / sum(histogram) * 100, f"{count / sum(histogram):.0%}") for j, count in enumerate(histogram)
+def _numbers_table(arms: Sequence[Arm], load: Mapping[str, Any], point: LoadPoint) -> Markup:
+    of_arms: dict[str, Mapping[str, Any]] = {arm: arm_metrics(load, arm, point) for arm in arms}
+    keys = [
+        key for key, metric in METRICS.items() if metric.stats and any(key in metrics for metrics in of_arms.values())
     ]
-    kept = [(str(i), share * 100, f"{share:.0%}") for i, share in enumerate(positions, start=1)]
-    return join(
-        (
-            tag("h3", f"Concurrency {level}"),
-            parts.grid(
-                parts.figure(
-                    "Accepted drafts per verify step",
-                    f"{plain(sum(histogram))} steps",
-                    columns(f"histogram-{level}", "Accepted drafts per verify step", (drafts, "% of steps"), steps),
-                ),
-                parts.figure(
-                    "Acceptance by draft position",
-                    "Share of all steps that kept the draft at this position",
-                    columns(f"positions-{level}", "Acceptance by draft position", ("position", "% of steps"), kept),
-                ),
-                _counts_card(metrics),
-            ),
-        )
-    )
-
-
-def _counts_card(metrics: Mapping[str, Any]) -> Markup:
-    steps, drafted, accepted = (
-        statistic(metrics, f"spec_decode_{name}", "sum") for name in ("steps", "draft_tokens", "accepted_draft_tokens")
-    )
-    rows = [
-        ("Verify steps (S)", number(steps, "steps")),
-        ("Drafted tokens (D)", number(drafted, "tokens")),
-        ("Accepted of them (A)", number(accepted, "tokens")),
-    ]
-    for key in ("spec_decode_draft_acceptance_rate", "spec_decode_acceptance_length"):
-        for prefix in ("overall_", ""):
-            metric = METRICS[f"{prefix}{key}"]
-            title = metric.title if prefix else f"{metric.title}, by request"
-            rows.append((title, amount(statistic(metrics, metric.key), metric.unit)))
-    table = parts.facts("Counts of speculation", rows, class_="facts counts")
-    return parts.figure("Counts behind it", "Ratios differ between engines, counts do not", table)
-
-
-def _numbers_table(load: Mapping[str, Any], level: int) -> Markup:
-    both: dict[str, Mapping[str, Any]] = {arm: arm_metrics(load, arm, level) for arm in ARMS}
-    keys = [key for key, metric in METRICS.items() if metric.stats and any(key in metrics for metrics in both.values())]
-    rows = [_numbers_row(key, both) for key in keys]
-    groups = ["", "", *(parts.column(arm, "apart arm", span=len(_SHOWN_STATS)) for arm in ARMS)]
-    stats = [parts.column(stat, _side(arm, stat)) for arm in ARMS for stat in _SHOWN_STATS]
+    rows = [_numbers_row(key, of_arms) for key in keys]
+    groups = ["", "", *(parts.column(arm, "apart arm", span=len(_SHOWN_STATS)) for arm in arms)]
+    stats = [parts.column(stat, _side(arm, stat)) for arm in arms for stat in _SHOWN_STATS]
     heads = (groups, ["Metric", "Unit", *stats])
-    return parts.table(f"Metrics at concurrency {level}", heads, rows)
+    return parts.table(f"Metrics at {point}", heads, rows)
 
 
-def _numbers_row(key: str, both: Mapping[str, Mapping[str, Any]]) -> Markup:
+def _numbers_row(key: str, of_arms: Mapping[str, Mapping[str, Any]]) -> Markup:
     metric = METRICS[key]
     cells = [
         parts.number(
-            number(statistic(both[arm], key, stat), metric.unit) if stat in metric.stats else "", _side(arm, stat)
+            number(statistic(metrics, key, stat), metric.unit) if stat in metric.stats else "", _side(arm, stat)
         )
-        for arm in ARMS
+        for arm, metrics in of_arms.items()
         for stat in _SHOWN_STATS
     ]
     return parts.row(metric.title, shown_unit(metric.unit), *cells)

@@ -7,21 +7,29 @@ None and its part of the report says so.
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.metrics import METRICS
-from specdeploy.bench.records import ARMS, CONTROL, RequestRecord, records_from_jsonl
+from specdeploy.bench.records import ARMS, CONTROL, SPECULATION, LoadPoint, RequestRecord, records_from_jsonl
 from specdeploy.errors import ConfigError
 from specdeploy.report.numbers import DASH, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from specdeploy.bench.records import Arm
 
+#: Metrics whose ratio of the arms an open loop has in place of a speed-up.
+RATIO_METRICS: Final = ("request_latency", "time_to_first_token")
+#: More loads than this are drawn together and not one after another.
+CROWD: Final = 4
 _MAJOR: Final = "1"
 #: What the control arm cannot have: it drafts nothing.
 _SPECULATIVE: Final = frozenset(key for key in METRICS if "spec_decode" in key)
+#: What nobody has who promised nothing.
+_PROMISED: Final = frozenset({"good_request_count", "good_request_fraction", "goodput"})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,17 +51,26 @@ class Bundle:
     records: tuple[RequestRecord, ...]
 
     @property
-    def concurrencies(self) -> tuple[int, ...]:
-        """Every concurrency that was measured, lowest first."""
-        return concurrencies(self.load) if self.load else ()
+    def points(self) -> tuple[LoadPoint, ...]:
+        """Every load that was measured, lowest first."""
+        return points(self.load) if self.load else ()
 
-    def of_request(self, arm: Arm, concurrency: int) -> tuple[RequestRecord, ...]:
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """Who was to be measured."""
+        return arms(self.load) if self.load else ARMS
+
+    def of_request(self, arm: Arm, point: LoadPoint) -> Sequence[RequestRecord]:
         """Return the successful requests of an arm that count."""
-        return tuple(
-            record
-            for record in self.records
-            if record.counts and record.ok and (record.arm, record.concurrency) == (arm, concurrency)
-        )
+        return self._successful.get((arm, point), ())
+
+    @functools.cached_property
+    def _successful(self) -> dict[tuple[Arm, LoadPoint], list[RequestRecord]]:
+        groups: dict[tuple[Arm, LoadPoint], list[RequestRecord]] = defaultdict(list)
+        for record in self.records:
+            if record.counts and record.ok:
+                groups[record.arm, record.point].append(record)
+        return groups
 
 
 def read_bundle(documents: Mapping[str, Any]) -> Bundle:
@@ -76,18 +93,85 @@ def read_bundle(documents: Mapping[str, Any]) -> Bundle:
     )
 
 
-def concurrencies(load: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return every concurrency that was measured, lowest first."""
-    return tuple(sorted({arm["concurrency"] for arm in load["arms"]}))
+def point_of(entry: Mapping[str, Any]) -> LoadPoint:
+    """Return the load that an entry of ``load.json`` belongs to; before there were open loops, none had a rate."""
+    return LoadPoint(concurrency=entry.get("concurrency"), rate=entry.get("rate"))
 
 
-def arm_metrics(load: Mapping[str, Any], arm: Arm, concurrency: int) -> Mapping[str, Any]:
-    """Return what an arm did at a concurrency, by metric; empty when it was not measured."""
-    for entry in load["arms"]:
-        if (entry["arm"], entry["concurrency"]) == (arm, concurrency):
-            metrics: Mapping[str, Any] = entry["metrics"]
-            return metrics
-    return {}
+def points(load: Mapping[str, Any]) -> tuple[LoadPoint, ...]:
+    """Return every load that was measured: closed loops first, lowest first."""
+    return tuple(sorted({point_of(arm) for arm in load["arms"]}, key=lambda point: point.order))
+
+
+def planned(load: Mapping[str, Any]) -> tuple[LoadPoint, ...]:
+    """Return every load that was to be measured, lowest first; none for a trace and for stages, which have no name."""
+    plan = load["plan"]
+    if not is_open(load):
+        return tuple(LoadPoint(concurrency=number) for number in sorted(plan["concurrency"]))
+    named = plan["shape"] != "trace" and not plan.get("stages")
+    return tuple(LoadPoint(rate=rate) for rate in sorted(plan["rates"])) if named else ()
+
+
+def axis(point: LoadPoint) -> str:
+    """Return what a load is an amount of, for the axis of a chart."""
+    return "concurrency" if point.rate is None else "requests/s"
+
+
+def axis_name(kind: str) -> str:
+    """Return what `axis` names, in a word for titles."""
+    return "concurrency" if kind == "concurrency" else "rate"
+
+
+def amount_of(point: LoadPoint) -> float:
+    """Return how much a load is, on the axis that `axis` names."""
+    return float(point.rate or point.concurrency or 0)
+
+
+def by_axis(measured: Iterable[LoadPoint]) -> dict[str, list[LoadPoint]]:
+    """Return loads by the axis that can show them together."""
+    groups: dict[str, list[LoadPoint]] = {}
+    for point in measured:
+        groups.setdefault(axis(point), []).append(point)
+    return groups
+
+
+def slug(point: LoadPoint) -> str:
+    """Return a load as part of an id."""
+    return point.key.replace("/", "-per-")
+
+
+def is_open(load: Mapping[str, Any]) -> bool:
+    """Whether requests were sent by a schedule."""
+    return bool(load["plan"].get("shape", "closed") != "closed")
+
+
+def arms(load: Mapping[str, Any]) -> tuple[Arm, ...]:
+    """Return who was to be measured: both arms, or speculation alone."""
+    return ARMS if load["plan"].get("compare", True) else (SPECULATION,)
+
+
+def arm_entry(load: Mapping[str, Any], arm: Arm, point: LoadPoint) -> Mapping[str, Any]:
+    """Return what stands in the document of an arm under a load; empty when it was not measured."""
+    return next((entry for entry in load["arms"] if (entry["arm"], point_of(entry)) == (arm, point)), {})
+
+
+def arm_metrics(load: Mapping[str, Any], arm: Arm, point: LoadPoint) -> Mapping[str, Any]:
+    """Return what an arm did under a load, by metric; empty when it was not measured."""
+    metrics: Mapping[str, Any] = arm_entry(load, arm, point).get("metrics", {})
+    return metrics
+
+
+def speedup(load: Mapping[str, Any], point: LoadPoint) -> Mapping[str, Any] | None:
+    """Return the speed-up under a load; None when it was not measured."""
+    entry: Mapping[str, Any] | None = load["speedup"].get(point.key)
+    return entry
+
+
+def latency_ratios(load: Mapping[str, Any], point: LoadPoint) -> dict[str, Mapping[str, Any]]:
+    """Return by metric how an open loop's latencies changed, speculation / control; without what was not measured."""
+    entries: Iterable[Mapping[str, Any]] = load.get("open_loop", ())
+    entry = next((entry for entry in entries if point_of(entry) == point), {})
+    return {key: ratio for key in RATIO_METRICS if (ratio := entry.get(f"{key}_ratio"))}
 
 
 def statistic(metrics: Mapping[str, Any], key: str, stat: str = "avg") -> float | None:
@@ -102,18 +186,32 @@ def listed(metrics: Mapping[str, Any], key: str) -> tuple[float, ...]:
 
 
 def not_measured(load: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return the titles of metrics that are missing, by place; what the control cannot have is not missed there."""
+    """Return the titles of metrics that are missing, by place."""
     missing: dict[str, tuple[str, ...]] = {}
-    for concurrency in concurrencies(load) or tuple(load["plan"]["concurrency"]):
-        for arm in ARMS:
-            metrics = arm_metrics(load, arm, concurrency)
-            wanted = [key for key in METRICS if key != "speedup" and not (arm == CONTROL and key in _SPECULATIVE)]
-            titles = tuple(METRICS[key].title for key in wanted if key not in metrics)
+    for point in points(load) or planned(load):
+        for arm in arms(load):
+            metrics = arm_metrics(load, arm, point)
+            titles = tuple(METRICS[key].title for key in _wanted(load, arm) if key not in metrics)
             if titles:
-                missing[f"{arm}, concurrency {concurrency}"] = titles
-        if str(concurrency) not in load["speedup"]:
-            missing[f"both arms, concurrency {concurrency}"] = (METRICS["speedup"].title,)
+                missing[f"{arm}, {point}"] = titles
+        if titles := _missing_ratios(load, point):
+            missing[f"both arms, {point}"] = titles
     return missing
+
+
+def _wanted(load: Mapping[str, Any], arm: Arm) -> list[str]:
+    """Return the metrics that an arm could have; what the control cannot have is not missed there."""
+    beside = {"speedup", *(_SPECULATIVE if arm == CONTROL else ()), *(() if load.get("objectives") else _PROMISED)}
+    return [key for key in METRICS if key not in beside]
+
+
+def _missing_ratios(load: Mapping[str, Any], point: LoadPoint) -> tuple[str, ...]:
+    if CONTROL not in arms(load):
+        return ()
+    if point.rate is None:
+        return () if speedup(load, point) else (METRICS["speedup"].title,)
+    measured = latency_ratios(load, point)
+    return tuple(f"{METRICS[key].title}, speculation / control" for key in RATIO_METRICS if key not in measured)
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -36,6 +36,14 @@ def plain(value: float) -> str:
     return f"{value:.3g}"
 
 
+def short(value: float) -> str:
+    """Write a number for the narrow margin of a chart: thousands and millions by a letter."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if 10 * size <= abs(value) < 1e7 * size:
+            return f"{plain(value / size)}{letter}"
+    return plain(value)
+
+
 def amount(value: float | None, unit: str) -> str:
     """Write a value with its unit; ratios as percentages, None as not measured."""
     if value is None:
@@ -58,7 +66,7 @@ def number(value: float | None, unit: str) -> str:
 
 
 def interval(low: float | None, high: float | None, pairs: int) -> str:
-    """Write the confidence interval of a speed-up, or why there is none."""
+    """Write the confidence interval of a ratio of the arms, or why there is none."""
     counted = f"{pairs} pair" if pairs == 1 else f"{pairs} pairs"
     if low is None or high is None:
         return f"no interval from {counted}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from specdeploy.bench.records import ARMS
 from specdeploy.report.markup import Markup, join, tag
 
 if TYPE_CHECKING:
@@ -80,9 +81,9 @@ def row(head: Content, *cells: Content) -> Markup:
     return tag("tr", tag("th", head, scope="row"), *(cell if _is_cell(cell) else tag("td", cell) for cell in cells))
 
 
-def number(text: str, class_: str = "n") -> Markup:
-    """Return a cell that holds a number."""
-    return tag("td", text, class_=class_)
+def number(text: str, class_: str = "n", *, more: str = "") -> Markup:
+    """Return a cell that holds a number, and below it what else there is to say of it."""
+    return tag("td", text, tag("span", more, class_="between") if more else None, class_=class_)
 
 
 def status_cell(name: str) -> Markup:
@@ -108,9 +109,16 @@ def notes(items: Sequence[Markup]) -> Markup | None:
     return tag("ul", *items, class_="notes") if items else None
 
 
-def legend() -> Markup:
+def folded(items: Sequence[tuple[str, Markup]]) -> Markup:
+    """Show the first of several things of a kind below its title; the others open on demand."""
+    (title, first), *others = items
+    hidden = (tag("details", tag("summary", other), content) for other, content in others)
+    return join((tag("h3", title), first, *hidden))
+
+
+def legend(arms: Iterable[str] = ARMS) -> Markup:
     """Return which line and colour stands for which arm."""
-    return tag("div", *(_sample(arm, words) for arm, words in _ARM_WORDS.items()), class_="legend")
+    return tag("div", *(_sample(arm, _ARM_WORDS[arm]) for arm in arms), class_="legend")
 
 
 _ARM_WORDS: Final = {"control": "control: the target alone", "speculation": "speculation: with the draft"}

@@ -5,10 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.metrics import METRICS
-from specdeploy.bench.records import CONTROL, SPECULATION
+from specdeploy.bench.records import CONTROL, SPECULATION, LoadPoint
 from specdeploy.report import parts
 from specdeploy.report.markup import Markup, tag
-from specdeploy.report.model import arm_metrics, flatten, not_measured, statistic
+from specdeploy.report.model import (
+    arm_metrics,
+    arms,
+    flatten,
+    is_open,
+    latency_ratios,
+    not_measured,
+    planned,
+    point_of,
+    speedup,
+    statistic,
+)
 from specdeploy.report.numbers import NOT_MEASURED, amount, interval, plain, shown_unit
 
 if TYPE_CHECKING:
@@ -20,7 +31,7 @@ _NOT_RUN: Final = "not run"
 
 
 def headline(bundle: Bundle) -> Markup:
-    """Show the numbers that matter most, at the lowest concurrency that was measured."""
+    """Show the numbers that matter most, under the lowest load that was measured."""
     tiles = (
         [*_load_tiles(bundle, bundle.load), _smoke_tile(bundle.smoke)] if bundle.load else [_smoke_tile(bundle.smoke)]
     )
@@ -113,7 +124,8 @@ def missing_section(load: Mapping[str, Any]) -> Markup:
     """Say what was not measured; absent is not zero."""
     missing = not_measured(load)
     if not missing:
-        return parts.section("Not measured", tag("p", "Every metric of the load test was measured in both arms."))
+        where = "in both arms" if CONTROL in arms(load) else "of speculation; the control was left out"
+        return parts.section("Not measured", tag("p", f"Every metric of the load test was measured {where}."))
     rows = [(place, ", ".join(titles)) for place, titles in missing.items()]
     return parts.section("Not measured", parts.facts("Metrics that are absent, which does not mean zero", rows))
 
@@ -129,9 +141,9 @@ def _tile(title: str, value: str, *more: str, class_: str = "tile") -> Markup:
 
 
 def _load_tiles(bundle: Bundle, load: Mapping[str, Any]) -> Iterator[Markup]:
-    level = min(bundle.concurrencies, default=min(load["plan"]["concurrency"]))
-    control, speculation = (arm_metrics(load, arm, level) for arm in (CONTROL, SPECULATION))
-    yield _speedup_tile(load["speedup"].get(str(level)), level)
+    point = next(iter(bundle.points or planned(load)), LoadPoint())
+    control, speculation = (arm_metrics(load, arm, point) for arm in (CONTROL, SPECULATION))
+    yield _lead_tile(bundle, load, point)
     counts = [
         statistic(speculation, f"spec_decode_{name}", "sum") for name in ("accepted_draft_tokens", "draft_tokens")
     ]
@@ -148,16 +160,23 @@ def _load_tiles(bundle: Bundle, load: Mapping[str, Any]) -> Iterator[Markup]:
         "" if steps is None else f"over {plain(steps)} verify steps",
     )
     tokens = [amount(statistic(arm, "output_token_throughput"), "tokens/sec") for arm in (speculation, control)]
-    yield _tile("Output throughput", tokens[0], f"control: {tokens[1]}")
+    yield _tile("Output throughput", tokens[0], f"control: {tokens[1]}" if CONTROL in bundle.arms else "")
     yield _outcome_tile(load)
 
 
-def _speedup_tile(entry: Mapping[str, Any] | None, level: int) -> Markup:
-    where = f"at concurrency {level}"
+def _lead_tile(bundle: Bundle, load: Mapping[str, Any], point: LoadPoint) -> Markup:
+    """Show what a reader came for: the speed-up; of an open loop how latency changed; of one arm its latency."""
+    where = "" if point == LoadPoint() else f"at {point}"
+    if CONTROL not in bundle.arms:
+        metrics = arm_metrics(load, SPECULATION, point)
+        median, slow = (amount(statistic(metrics, "request_latency", stat), "ms") for stat in ("p50", "p99"))
+        return _tile("Request latency, median", median, where, f"p99 {slow}", class_="tile lead")
+    entry = latency_ratios(load, point).get("request_latency") if is_open(load) else speedup(load, point)
+    title = "Latency, speculation / control" if is_open(load) else "Speed-up"
     if entry is None:
-        return _tile("Speed-up", NOT_MEASURED, where, class_="tile lead")
+        return _tile(title, NOT_MEASURED, where, class_="tile lead")
     words = interval(entry["ci_low"], entry["ci_high"], entry["pairs"])
-    return _tile("Speed-up", amount(entry["avg"], "x"), f"{where}, {words}", class_="tile lead")
+    return _tile(title, amount(entry["avg"], "x"), f"{where}, {words}", class_="tile lead")
 
 
 def _outcome_tile(load: Mapping[str, Any]) -> Markup:
@@ -166,7 +185,11 @@ def _outcome_tile(load: Mapping[str, Any]) -> Markup:
         for key in ("request_count", "error_request_count")
     )
     outputs = load.get("outputs")
-    same = f"{outputs['identical']} of {outputs['compared']} answers identical in both arms" if outputs else ""
+    same = (
+        f"{outputs['identical']} of {outputs['compared']} answers identical in both arms"
+        if outputs and outputs["compared"]
+        else ""
+    )
     return _tile("Requests answered", f"{plain(good)} of {plain(good + failed)}", same)
 
 
@@ -191,4 +214,4 @@ def _warnings(bundle: Bundle) -> Iterator[Markup]:
     for arm in load["arms"]:
         if arm["errors"]:
             labels = ", ".join(f"{count} {label}" for label, count in arm["errors"].items())
-            yield parts.note("error", f"{arm['arm']} at concurrency {arm['concurrency']}: requests failed ({labels}).")
+            yield parts.note("error", f"{arm['arm']} at {point_of(arm)}: requests failed ({labels}).")

@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.metrics import METRICS
-from specdeploy.bench.records import ARMS, SPECULATION
-from specdeploy.report.model import arm_metrics, concurrencies, statistic
+from specdeploy.bench.records import CONTROL, SPECULATION
+from specdeploy.report.model import arm_metrics, arms, is_open, latency_ratios, point_of, points, speedup, statistic
 from specdeploy.report.numbers import DASH, NOT_MEASURED, TIMES, amount, interval, number, plain, shown_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from specdeploy.bench.records import LoadPoint
 
 #: Metric and statistic of each row of the load table.
 _LOAD_ROWS: Final = (
@@ -27,6 +29,9 @@ _LOAD_ROWS: Final = (
     ("request_latency", "p99"),
     ("error_rate", "avg"),
 )
+#: The same, where objectives were set.
+_GOODPUT_ROWS: Final = (("good_request_fraction", "avg"), ("goodput", "avg"))
+_OF_CONTROL: Final = "speculation / control"
 _STATUS: Final = {
     "pass": "PASS",
     "fail": "FAIL",
@@ -88,10 +93,10 @@ def one_line(text: str) -> str:
 
 
 def load_table(load: Mapping[str, Any]) -> str:
-    """Return ``load.json`` as one table for each concurrency, with speed-up, acceptance and findings."""
-    levels = concurrencies(load)
-    head = [] if levels else ["load: nothing was measured"]
-    parts = [part for level in levels for part in (_level(load, level), "")]
+    """Return ``load.json`` as one table for each load, with speed-up or latency ratios, acceptance and findings."""
+    measured = points(load)
+    head = [] if measured else ["load: nothing was measured"]
+    parts = [part for point in measured for part in (_point(load, point), "")]
     return _lines((*head, *parts, *_remarks(load)))
 
 
@@ -132,30 +137,42 @@ def up_summary(documents: Mapping[str, Any], *, report: str) -> str:
     return _lines(f"{name.ljust(width)}  {value}" for name, value in rows)
 
 
-def _level(load: Mapping[str, Any], level: int) -> str:
-    both = [arm_metrics(load, arm, level) for arm in ARMS]
-    rows = [_load_row(key, stat, both) for key, stat in _LOAD_ROWS]
-    table = _table((f"concurrency {level}", *ARMS, "unit"), rows, right={1, 2})
-    return _lines((table, f"speed-up {_speedup_words(load, level)}", f"acceptance {_acceptance_words(load, level)}"))
+def _point(load: Mapping[str, Any], point: LoadPoint) -> str:
+    shown = arms(load)
+    of_arms = [arm_metrics(load, arm, point) for arm in shown]
+    keys = (*_LOAD_ROWS, *(_GOODPUT_ROWS if load.get("objectives") else ()))
+    rows = [_load_row(key, stat, of_arms) for key, stat in keys]
+    table = _table((str(point), *shown, "unit"), rows, right={1, len(shown)})
+    return _lines((table, *_ratio_lines(load, point), f"acceptance {_acceptance_words(load, point)}"))
 
 
-def _load_row(key: str, stat: str, both: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def _load_row(key: str, stat: str, of_arms: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     metric = METRICS[key]
     title = metric.title.lower() if stat == "avg" else f"{metric.title.lower()} {stat}"
-    values = [number(statistic(metrics, key, stat), metric.unit) for metrics in both]
+    values = [number(statistic(metrics, key, stat), metric.unit) for metrics in of_arms]
     return (title, *values, shown_unit(metric.unit))
 
 
-def _speedup_words(load: Mapping[str, Any], level: int) -> str:
-    entry = load["speedup"].get(str(level))
+def _ratio_lines(load: Mapping[str, Any], point: LoadPoint) -> list[str]:
+    """Say what speculation changed: nothing with one arm, the speed-up in a closed loop, latencies in an open one."""
+    if CONTROL not in arms(load):
+        return []
+    if point.rate is None:
+        return [f"speed-up {_ratio_words(speedup(load, point))}"]
+    ratios = latency_ratios(load, point)
+    lines = [f"{METRICS[key].title.lower()}, {_OF_CONTROL} {_ratio_words(ratio)}" for key, ratio in ratios.items()]
+    return lines or [f"latency, {_OF_CONTROL} {NOT_MEASURED}"]
+
+
+def _ratio_words(entry: Mapping[str, Any] | None) -> str:
     if entry is None:
         return NOT_MEASURED
     excluded = f", {entry['excluded']} left out" if entry["excluded"] else ""
     return f"{amount(entry['avg'], 'x')} ({interval(entry['ci_low'], entry['ci_high'], entry['pairs'])}{excluded})"
 
 
-def _acceptance_words(load: Mapping[str, Any], level: int) -> str:
-    metrics = arm_metrics(load, SPECULATION, level)
+def _acceptance_words(load: Mapping[str, Any], point: LoadPoint) -> str:
+    metrics = arm_metrics(load, SPECULATION, point)
     length = statistic(metrics, "overall_spec_decode_acceptance_length")
     if length is None:
         return NOT_MEASURED
@@ -167,13 +184,31 @@ def _acceptance_words(load: Mapping[str, Any], level: int) -> str:
     return f"{rate} of drafts ({counts[0]} of {counts[1]}), {length:.2f} tokens a step ({counts[2]} steps)"
 
 
+def search_lines(load: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a search for the highest load has found, a line for each arm; nothing where there was none."""
+    search = load.get("search")
+    if not search:
+        return
+    unit = "requests/s" if is_open(load) else "requests in flight"
+    promise = f"{' and '.join(load['objectives'])} for {search['least_good']:.0%} of requests"
+    for arm, found in search["arms"].items():
+        kept, broken = found["highest_kept"], found["lowest_broken"]
+        if kept is None:
+            words = f"at no load that was tried, down to {plain(broken)} {unit}" if broken else "at no load"
+        else:
+            words = f"up to {plain(kept)} {unit}, and not at {plain(broken)}" if broken else f"at {plain(kept)} {unit}"
+        near = next((trial["near"] for trial in found["trials"] if trial["load"] in (kept, broken)), False)
+        yield f"search: {arm} keeps {promise} {words}{' (close: more requests would tell)' if near else ''}"
+
+
 def _remarks(load: Mapping[str, Any]) -> Iterator[str]:
+    yield from search_lines(load)
     outputs = load.get("outputs")
     if outputs and outputs["compared"]:
         yield f"answers: {outputs['identical']} of {outputs['compared']} identical, token for token, in both arms"
     for arm in load["arms"]:
         for label, count in arm["errors"].items():
-            yield f"failed: {count} requests of {arm['arm']} at concurrency {arm['concurrency']} ({label})"
+            yield f"failed: {count} requests of {arm['arm']} at {point_of(arm)} ({label})"
     if load["partial"]:
         yield f"partial: {load['stop_reason']}"
     for finding in load["findings"]:
@@ -205,11 +240,23 @@ def _gate_words(gate: Mapping[str, Any]) -> str:
 def _load_words(load: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     if load is None:
         return [("load test", "not run")]
-    levels = concurrencies(load)
-    if not levels:
+    measured = points(load)
+    if not measured:
         return [("load test", "nothing was measured")]
-    rows = [("acceptance", _acceptance_words(load, levels[0]))]
-    return [*rows, *((f"speed-up @{level}", _speedup_words(load, level)) for level in levels)]
+    rows = [("acceptance", _acceptance_words(load, measured[0]))]
+    return [*rows, *(_point_words(load, point) for point in measured)]
+
+
+def _point_words(load: Mapping[str, Any], point: LoadPoint) -> tuple[str, str]:
+    """Say in one line what came of a load."""
+    if CONTROL not in arms(load):
+        metrics = arm_metrics(load, SPECULATION, point)
+        median, slow = (amount(statistic(metrics, "request_latency", stat), "ms") for stat in ("p50", "p99"))
+        return f"latency @{point.key}", f"p50 {median}, p99 {slow}"
+    if point.rate is None:
+        return f"speed-up @{point.key}", _ratio_words(speedup(load, point))
+    ratio = latency_ratios(load, point).get("request_latency")
+    return f"latency @{point.key}", f"{_OF_CONTROL} {_ratio_words(ratio)}"
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> str:

@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Final
 
 from specdeploy.report.markup import Markup, join, tag
 from specdeploy.report.numbers import plain
-from specdeploy.report.svg import Scale, chart, ticks
+from specdeploy.report.svg import Scale, chart, text_width, ticks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specdeploy.bench.records import RequestRecord
+    from specdeploy.bench.records import LoadPoint, RequestRecord
 
 WIDTH: Final = 1040.0
+#: Height of a lane, and of all of them together where they are many.
 _LANE: Final = 16.0
+_TALLEST: Final = 720.0
 _TOP: Final = 22.0
 #: More bars than this are thinner than a hair; the first ones are drawn and the caption says so.
 MOST: Final = 1500
@@ -26,15 +28,18 @@ def timeline(records: Sequence[RequestRecord]) -> Markup:
     start_s, end_s = drawn[0].sent_s, max(record.ended_s for record in drawn)
     time = Scale(low=0.0, high=max(end_s - start_s, 1e-6), start=4.0, end=WIDTH - 4.0)
     lanes = _lanes(drawn)
-    bottom = _TOP + _LANE * (max(lanes) + 1)
-    bars = [_bar(record, time, start_s, _TOP + _LANE * lane) for record, lane in zip(drawn, lanes, strict=True)]
+    height = min(_LANE, _TALLEST / (max(lanes) + 1))
+    bottom = _TOP + height * (max(lanes) + 1)
+    bars = [
+        _bar(record, time, start_s, (_TOP + height * lane, height)) for record, lane in zip(drawn, lanes, strict=True)
+    ]
     failed = sum(not record.ok for record in drawn)
     return chart(
         "timeline",
         "Timeline of requests",
         f"{len(drawn)} requests in {plain(time.high)} s, {failed} failed",
         _axis(time, bottom),
-        *_levels(drawn, time, start_s),
+        *_points(drawn, time, start_s),
         *bars,
         size=(WIDTH, bottom + 36),
     )
@@ -53,22 +58,23 @@ def _lanes(records: Sequence[RequestRecord]) -> list[int]:
     return lanes
 
 
-def _bar(record: RequestRecord, time: Scale, start_s: float, y: float) -> Markup:
+def _bar(record: RequestRecord, time: Scale, start_s: float, lane: tuple[float, float]) -> Markup:
     first_s = record.ended_s if record.first_s is None else record.first_s
     state = "failed" if not record.ok else record.arm
     pale = "" if record.counts else " pale"
     return tag(
         "g",
         tag("title", _words(record)),
-        _span(time, record.sent_s - start_s, first_s - start_s, y, f"wait {state}"),
-        _span(time, first_s - start_s, record.ended_s - start_s, y, f"bar {state}"),
+        _span(time, record.sent_s - start_s, first_s - start_s, lane, f"wait {state}"),
+        _span(time, first_s - start_s, record.ended_s - start_s, lane, f"bar {state}"),
         class_=f"request{pale}",
     )
 
 
-def _span(time: Scale, begin_s: float, end_s: float, y: float, kind: str) -> Markup:
+def _span(time: Scale, begin_s: float, end_s: float, lane: tuple[float, float], kind: str) -> Markup:
     width = max(time(end_s) - time(begin_s), 0.0)
-    return tag("rect", class_=kind, x=time(begin_s), width=width, y=y + 2, height=_LANE - 4)
+    top, height = lane
+    return tag("rect", class_=kind, x=time(begin_s), width=width, y=top + height / 8, height=height * 0.75)
 
 
 def _words(record: RequestRecord) -> str:
@@ -77,15 +83,22 @@ def _words(record: RequestRecord) -> str:
     return f"{record.prompt_id}, {record.arm}, {pair}: {plain(record.ended_s - record.sent_s)} s, {outcome}"
 
 
-def _levels(records: Sequence[RequestRecord], time: Scale, start_s: float) -> list[Markup]:
-    """Mark where each concurrency begins."""
-    begins: dict[int, float] = {}
+def _points(records: Sequence[RequestRecord], time: Scale, start_s: float) -> list[Markup]:
+    """Mark where each load begins, by its name where there is room."""
+    begins: dict[LoadPoint, float] = {}
     for record in records:
-        begins.setdefault(record.concurrency, record.sent_s - start_s)
-    return [
-        tag("text", f"concurrency {level}", class_="tick strong", x=time(begin_s), y=_TOP - 8)
-        for level, begin_s in begins.items()
-    ]
+        begins.setdefault(record.point, record.sent_s - start_s)
+    texts, free = [], 0.0
+    for point, begin_s in begins.items():
+        x, end = time(begin_s), time(begin_s) + text_width(str(point)) + 8
+        if x >= free and end <= WIDTH:
+            texts.append(tag("text", str(point), class_="tick strong", x=x, y=_TOP - 8))
+            free = end
+    return [*(_begin(time(begin_s)) for begin_s in begins.values()), *texts]
+
+
+def _begin(x: float) -> Markup:
+    return tag("line", class_="even", x1=x, x2=x, y1=_TOP - 6, y2=_TOP)
 
 
 def _axis(time: Scale, bottom: float) -> Markup:

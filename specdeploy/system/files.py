@@ -48,7 +48,9 @@ def write_atomic(path: Path, data: bytes | str) -> None:
 
 def write_json_atomic(path: Path, value: object) -> None:
     """Write *value* as indented JSON, atomically; NaN and infinities are refused since they are not JSON."""
-    write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    # Half of a surrogate pair, which some server may say, is no UTF-8; written out it is JSON all the same.
+    write_atomic(path, text.encode("utf-8", "backslashreplace").decode() + "\n")
 
 
 def _write_synced(path: Path, data: bytes) -> None:

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.bench import engines, planning, smoke, startup
+from tests.bench import engines, load_generator, planning, smoke, startup
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 def main() -> None:
     """Run the benchmarks and print a table, then one JSON line."""
     demo = ROOT / "build" / "smollm2-135m.yaml"
-    rows = [*startup.rows(), *planning.rows(), *engines.rows(demo), *smoke.rows(demo)]
+    rows = [*startup.rows(), *planning.rows(), *engines.rows(demo), *smoke.rows(demo), *load_generator.rows()]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name.ljust(width)}  {value:8.3f}")

@@ -133,6 +133,17 @@ def test_a_rule_that_cannot_be_read_stops_up_before_anything_is_built(folder: Pa
     assert not (folder / "engines").exists()
 
 
+@pytest.mark.parametrize(
+    "other", [("--http", "h:1", "--grpc", "h:2"), ("--metrics", "h:1"), ("--serve",)], ids=lambda other: other[0]
+)
+def test_a_load_test_of_two_servers_at_once(folder: Path, other: tuple[str, ...]) -> None:
+    """Options that name another server, or a part of one, are not left unheard beside ``--openai``."""
+    done = specdeploy("load", "--openai", "http://h/v1", *other, cwd=folder)
+
+    assert done.returncode == 2
+    assert "--openai names a server" in done.stderr
+
+
 def test_an_address_that_is_none(folder: Path) -> None:
     """A malformed server address is a usage error, not a lost server."""
     done = specdeploy("smoke", "--http", "a:b:9", "--grpc", "localhost:8001", cwd=folder)

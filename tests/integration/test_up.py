@@ -45,6 +45,23 @@ def test_up_measures_both_arms_and_the_speedup(ran: tuple[Path, dict[str, object
     assert load["speedup"]["1"]["ci_low"] <= load["speedup"]["1"]["avg"] <= load["speedup"]["1"]["ci_high"]
 
 
+def test_the_server_counts_what_the_answers_report(ran: tuple[Path, dict[str, object]]) -> None:
+    """Requests and drafts of each arm, by Triton's own counters over the same blocks."""
+    load = ran[1]["load"]
+    metrics = {arm["arm"]: arm["metrics"] for arm in load["arms"]}
+    server = {entry["arm"]: entry for entry in load["server"]}
+
+    for arm, entry in server.items():
+        front_door = entry["models"]["ensemble"]
+        assert front_door["requests"] == metrics[arm]["request_count"]["avg"]
+        assert 0 < front_door["compute_ms"] <= front_door["total_ms"]
+    drafts = server["speculation"]["acceptance"]
+    assert drafts["draft_tokens"] == metrics["speculation"]["spec_decode_draft_tokens"]["sum"]
+    assert drafts["accepted_tokens"] == metrics["speculation"]["spec_decode_accepted_draft_tokens"]["sum"]
+    assert server["control"]["acceptance"]["draft_tokens"] == 0
+    assert "load.other-traffic" not in {finding["code"] for finding in load["findings"]}
+
+
 def test_up_finds_greedy_answers_identical_in_both_arms(ran: tuple[Path, dict[str, object]]) -> None:
     """Greedy decoding gives the same tokens with and without drafts, request by request."""
     _, document = ran

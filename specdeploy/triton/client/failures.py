@@ -12,6 +12,9 @@ from specdeploy.triton.protocol import MalformedResponse
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+#: What reading an answer raises that is not the protocol: not JSON, not UTF-8, wrong shape, nested too deep.
+MALFORMED: Final = (MalformedResponse, ValueError, RecursionError)
+
 Label: TypeAlias = Literal[
     "timeout",
     "connection",
@@ -148,10 +151,10 @@ def socket_failures(where: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def malformed_answers() -> Iterator[None]:
-    """Turn an answer that is not the protocol (not JSON, not UTF-8, wrong shape) into ``RequestFailed``."""
+    """Turn an answer that is not the protocol into ``RequestFailed``."""
     try:
         yield
-    except (MalformedResponse, ValueError, RecursionError) as error:
+    except MALFORMED as error:
         raise RequestFailed("protocol", str(error)) from error
 
 

@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
 
 from specdeploy.triton.client.failures import RequestFailed, grpc_failure, malformed_answers, stream_failure
 from specdeploy.triton.client.http import host_and_port
@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 _TELL_THE_END = "triton_enable_empty_final_response"
 _FINAL = "triton_final_response"
 _JOIN_TIMEOUT_S = 5.0
+
+#: Messages of any size, no proxies, and a server that comes back is found at once.
+CHANNEL_OPTIONS: Final = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
 
 #: A protobuf message or a gRPC object: their classes are made at run time and have no types.
 Untyped: TypeAlias = Any
@@ -86,18 +95,11 @@ class GrpcChannel:
     def _connected(self) -> Untyped:
         import grpc  # type: ignore[import-untyped]  # noqa: PLC0415  heavy, as above
 
-        options = [
-            ("grpc.max_send_message_length", -1),
-            ("grpc.max_receive_message_length", -1),
-            ("grpc.enable_http_proxy", 0),
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.max_reconnect_backoff_ms", 1000),
-        ]
         with self._lock:
             if self._closed:
                 raise RequestFailed("connection", "the client is closed")
             if self._channel is None:
-                self._channel = grpc.insecure_channel(self._target, options=options)
+                self._channel = grpc.insecure_channel(self._target, options=CHANNEL_OPTIONS)
                 # At exit, too, as for the calls; see _Link.
                 self._disconnect = weakref.finalize(self, self._channel.close)
             return self._channel
@@ -186,7 +188,7 @@ class GrpcStream:
         try:
             while not final:
                 received_s, response = link.receive(deadline - self._monotonic())
-                final = _is_final(response, key)
+                final = is_final(response, key)
                 if final:
                     self._in_flight = None
                 yield final, received_s, response
@@ -229,7 +231,7 @@ class _Link:
         if item is None:
             raise RequestFailed("connection", "the server closed the stream before the answer was complete")
         if isinstance(item, Exception):
-            raise _call_failure(item) from item
+            raise call_failure(item) from item
         return received_s, item
 
     def close(self) -> None:
@@ -252,8 +254,12 @@ def _end_call(call: StreamCall, reader: threading.Thread) -> None:
     reader.join(_JOIN_TIMEOUT_S)
 
 
-def _is_final(response: Untyped, key: str) -> bool:
-    """Say whether a response is the request's last, after making sure that it belongs to it."""
+def is_final(response: Untyped, key: str) -> bool:
+    """Say whether a response is the request's last, after making sure that it belongs to it.
+
+    Raises:
+        RequestFailed: It is an error, or belongs to another request.
+    """
     answer = response.infer_response
     if answer.id and answer.id != key:
         raise RequestFailed("protocol", f"a response to request {answer.id} arrived during request {key}")
@@ -262,7 +268,7 @@ def _is_final(response: Untyped, key: str) -> bool:
     return bool(answer.parameters[_FINAL].bool_param) if _FINAL in answer.parameters else False
 
 
-def _call_failure(error: Exception) -> RequestFailed:
+def call_failure(error: Exception) -> RequestFailed:
     """Translate what ended a gRPC call: ``grpc.RpcError`` is a call too and carries its status."""
     code = getattr(error, "code", None)
     if code is None:

@@ -129,6 +129,14 @@ class TritonClient:
         with malformed_answers():
             return read_statistics(body, name)
 
+    def every_statistics(self, *, timeout_s: float | None = None) -> dict[str, Any]:
+        """Return Triton's own counters of all models, as it writes them.
+
+        Raises:
+            RequestFailed: No connection, or an error.
+        """
+        return self._get_json("/v2/models/stats", timeout_s)
+
     def metrics_text(self, *, timeout_s: float | None = None) -> str:
         """Return the metrics page in Prometheus' text format.
 

@@ -11,7 +11,7 @@ from specdeploy.triton.protocol.about import (
 )
 from specdeploy.triton.protocol.request import FRONT_DOOR_INPUTS, GenerateRequest, check_names
 from specdeploy.triton.protocol.response import CHUNK_OUTPUTS, Chunk, decode_chunk, join_chunks
-from specdeploy.triton.protocol.sse import SseDecoder
+from specdeploy.triton.protocol.sse import EventSplitter
 from specdeploy.triton.protocol.tensors import (
     NUMPY_TYPES,
     MalformedResponse,
@@ -27,11 +27,11 @@ __all__ = [
     "FRONT_DOOR_INPUTS",
     "NUMPY_TYPES",
     "Chunk",
+    "EventSplitter",
     "GenerateRequest",
     "MalformedResponse",
     "ModelMetadata",
     "ModelStatistics",
-    "SseDecoder",
     "Tensor",
     "TensorSpec",
     "check_names",

@@ -55,8 +55,9 @@ FRONT_DOOR_INPUTS: Final[Mapping[str, str]] = {
 #: Field of ``GenerateRequest`` -> name of the input, where the two differ.
 _INPUT_OF_FIELD: Final = {"prompt": "text_input"}
 _SAMPLING: Final = ("temperature", "top_k", "top_p")
-#: Releases before 1.0 call it so.
-_OLDER_SEED: Final = "random_seed"
+#: Name of an input -> what releases before 1.0 call it.
+_OLDER_NAMES: Final = {"seed": "random_seed", "min_tokens": "min_length"}
+_NEWER_NAMES: Final = {older: name for name, older in _OLDER_NAMES.items()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,8 +141,9 @@ class GenerateRequest:
     def _named(self, known: Mapping[str, str]) -> dict[str, object]:
         """Return what is sent under the names that this model uses."""
         inputs = self.inputs()
-        if "seed" in inputs and "seed" not in known and _OLDER_SEED in known:
-            inputs[_OLDER_SEED] = inputs.pop("seed")
+        for name, older in _OLDER_NAMES.items():
+            if name in inputs and name not in known and older in known:
+                inputs[older] = inputs.pop(name)
         check_names(inputs, known)
         return inputs
 
@@ -163,7 +165,7 @@ class GenerateRequest:
         fields: dict[str, Any] = {"stream": False}
         extra = {}
         for sent, value in body.items():
-            name = "seed" if sent == _OLDER_SEED else sent
+            name = _NEWER_NAMES.get(sent, sent)
             if name in _FIELD_OF_INPUT:
                 fields[_FIELD_OF_INPUT[name]] = _words(value) if name == "stop_words" else value
             else:

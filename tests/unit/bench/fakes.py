@@ -1,10 +1,14 @@
-"""A clock that only moves when told, and sessions that answer from a script. No socket, no process, no sleep."""
+"""A clock that only moves when told, and a wire that answers from a script. No socket, no process, no sleep."""
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import threading
-from typing import Self
 
+from specdeploy.bench.wire.call import Reply
+from specdeploy.bench.wire.codec import Answer
+from specdeploy.triton.client import RequestFailed
 from specdeploy.triton.protocol import Chunk
 
 
@@ -31,12 +35,9 @@ class FakeClock:
             return self._now_s
 
 
-class Refused(Exception):
-    """What a client raises: a failure with a label."""
-
-    def __init__(self, label: str) -> None:
-        super().__init__(f"{label}: refused")
-        self.label = label
+def refused(label: str) -> RequestFailed:
+    """What a wire's reply fails with."""
+    return RequestFailed(label, f"{label}: refused")
 
 
 def answer(*ids: int, **changes) -> list[Chunk]:
@@ -49,9 +50,11 @@ def answer(*ids: int, **changes) -> list[Chunk]:
 
 
 class FakeServer:
-    """Opens sessions whose streams come from ``script(request, number)``: chunks, or an exception to raise.
+    """A wire and its codec at once, whose answers come from ``script(request, number)``: chunks, or an exception.
 
-    Each chunk takes ``chunk_s`` of the clock. ``sent`` keeps every request, ``open`` the number of open sessions.
+    An item of a script may be an exception, which ends the answer, or a function, which is called and ends it unless
+    it returns a chunk; `HANG` waits until the request is cancelled. Each chunk takes ``chunk_s`` of the clock. ``sent``
+    keeps every request, ``most`` the largest number in flight.
     """
 
     def __init__(self, clock: FakeClock, script=lambda request, number: answer(1, 2, 3), chunk_s: float = 0.1) -> None:
@@ -59,44 +62,89 @@ class FakeServer:
         self.script = script
         self.chunk_s = chunk_s
         self.sent = []
-        self.opened = 0
-        self.open = 0
-        self.lock = threading.Lock()
+        self.opened = None
+        self.closed = 0
+        self.most = 0
+        self.received = 0
+        self.calls = {}
 
-    def session(self) -> FakeSession:
-        """Open a session."""
-        self.opened += 1
-        return FakeSession(self)
+    @property
+    def in_flight(self) -> int:
+        """Requests that have not ended."""
+        return len(self.calls)
+
+    def prepare(self, request):
+        """Send it as it is."""
+        return request
+
+    def decode(self, reply, _request) -> Answer:
+        """Return what was scripted."""
+        return Answer(chunks=tuple(reply.events), fault=reply.fault)
+
+    async def open(self, connections: int, timeout_s: float = 30.0) -> None:
+        """Note how many are asked for."""
+        self.opened = connections
+
+    def start(self, payload, timeout_s: float, done) -> FakeCall:
+        """Answer as the script says, in steps of the loop."""
+        number = len(self.sent)
+        self.sent.append(payload)
+        call = FakeCall(self, Reply(sent_s=self.clock.monotonic()), done)
+        self.calls[call] = True
+        self.most = max(self.most, len(self.calls))
+        call.run(self.script(payload, number))
+        return call
+
+    def cancel_all(self) -> None:
+        """Cancel what is in flight."""
+        for call in tuple(self.calls):
+            call.cancel()
+
+    async def close(self) -> None:
+        """Note it."""
+        self.cancel_all()
+        self.closed += 1
 
 
-class FakeSession:
-    """One session of a `FakeServer`."""
+HANG = object()
 
-    def __init__(self, server: FakeServer) -> None:
+
+class FakeCall:
+    """One request of a `FakeServer`."""
+
+    def __init__(self, server: FakeServer, reply: Reply, done) -> None:
         self._server = server
-        self.closed = threading.Event()
+        self._reply = reply
+        self._done = done
+        self._ended = False
 
-    def __enter__(self) -> Self:
-        self._server.open += 1
-        return self
+    def run(self, script) -> None:
+        """Play a script, one item a step of the loop."""
+        items = iter([script] if isinstance(script, Exception) else script)
+        asyncio.get_running_loop().call_soon(self._step, items)
 
-    def __exit__(self, *_: object) -> None:
-        self._server.open -= 1
-        self.closed.set()
+    def cancel(self) -> None:
+        """Give it up."""
+        self._end(RequestFailed("cancelled", "cancelled by the client"))
 
-    def stream(self, request):
-        """Answer as the script says."""
-        with self._server.lock:
-            self._server.sent.append(request)
-            number = len(self._server.sent) - 1
-        script = self._server.script(request, number)
-        if isinstance(script, Exception):
-            raise script
-        for chunk in script:
-            if isinstance(chunk, Exception):
-                raise chunk
-            if callable(chunk):
-                yield chunk(self)
-                continue
-            self._server.clock.advance(self._server.chunk_s)
-            yield chunk
+    def _step(self, items) -> None:
+        if self._ended:
+            return
+        item = next(items, None)
+        if item is HANG:
+            return
+        if item is None or isinstance(item, Exception):
+            self._end(item)
+            return
+        now_s = self._server.clock.advance(self._server.chunk_s)
+        self._reply.events.append(item if item.received_s is not None else dataclasses.replace(item, received_s=now_s))
+        asyncio.get_running_loop().call_soon(self._step, items)
+
+    def _end(self, fault) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._reply.fault = fault
+        self._reply.ended_s = self._server.clock.monotonic()
+        self._server.calls.pop(self)
+        self._done(self._reply)

@@ -64,11 +64,12 @@ class Simulator:
         plan = plan_load(settings, load_bundled("code"))
         rng, now, records = random.Random(self.seed), 100.0, []
         for block in plan.blocks:
-            free = [now] * block.concurrency
+            free = [now] * (len(block.prompts) if block.is_open else block.in_flight)
             pace = rng.lognormvariate(0, self.noise)
             for index, prompt in enumerate(block.prompts):
-                worker = free.index(min(free))
-                item = self._answer(rng, block, index, prompt, free[worker], pace, settings.max_tokens)
+                worker = index if block.is_open else free.index(min(free))
+                start_s = now + block.offsets_s[index] if block.is_open else free[worker]
+                item = self._answer(rng, block, index, prompt, start_s, pace, settings.output.max_tokens)
                 records.append(item)
                 free[worker] = item.ended_s
             now = max(free) + 0.05
@@ -95,7 +96,8 @@ class Simulator:
             arm=block.arm,
             pair=block.pair,
             index=index,
-            concurrency=block.concurrency,
+            concurrency=block.point.concurrency,
+            rate=block.point.rate,
             prompt_id=prompt.id,
             category=prompt.category,
             intended_s=start_s,

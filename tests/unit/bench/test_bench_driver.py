@@ -1,19 +1,24 @@
-"""The closed loop, against sessions that answer from a script."""
+"""The loops, closed and open, against a wire that answers from a script."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-import threading
+import os
+import signal
 
 import pytest
 
-from specdeploy.bench.driver import CONNECTION_LABELS, build_request, error_label, run_load
+from specdeploy.bench.driver import CONNECTION_LABELS, build_request, run_load
 from specdeploy.bench.prompts import load_bundled
 from specdeploy.bench.records import CONTROL, INTERRUPTED, SPECULATION
 from specdeploy.bench.schedule import LoadSettings, plan_load
-from specdeploy.errors import ServerFault
+from specdeploy.deploy.counts import ServerCounts
+from specdeploy.deploy.status import Acceptance
+from specdeploy.system.clock import SystemClock
+from specdeploy.triton.client import RequestFailed
 from specdeploy.triton.protocol import Chunk
-from tests.unit.bench.fakes import FakeClock, FakeServer, Refused, answer
+from tests.unit.bench.fakes import HANG, FakeClock, FakeServer, answer, refused
 
 pytestmark = pytest.mark.timeout(60)
 CODE = load_bundled("code")
@@ -28,7 +33,7 @@ def run(script=None, on_progress=None, chunk_s=0.1, **settings):
     """Run a short plan against a script; returns the run and the server."""
     clock = FakeClock()
     server = FakeServer(clock, chunk_s=chunk_s) if script is None else FakeServer(clock, script, chunk_s=chunk_s)
-    return run_load(plan(**settings), server.session, clock, on_progress), server
+    return run_load(plan(**settings), server, server, clock, on_progress), server
 
 
 def test_every_request_of_the_plan_becomes_a_record() -> None:
@@ -90,49 +95,41 @@ def test_tokens_are_counted_without_ids_too() -> None:
 
 
 def test_as_many_requests_are_in_flight_as_asked_for() -> None:
-    """Three workers meet inside three requests; with fewer in flight the barrier would break."""
-    barrier = threading.Barrier(3, timeout=20)
-
-    def meet(_session):
-        barrier.wait()
-        return answer(1)[0]
-
-    result, server = run(lambda request, number: [meet], concurrency=(3,), requests=6)
+    """Three at a time in a closed loop of three, from a wire that was told of it before the first."""
+    result, server = run(concurrency=(3,), requests=6)
 
     assert [record.error for record in result.records] == [None] * 12
-    assert (server.opened, server.open) == (3, 0)
+    assert (server.opened, server.most, server.closed) == (3, 3, 1)
 
 
-def test_sessions_are_opened_once_and_closed() -> None:
-    """All before the first request, as many as the highest concurrency needs."""
+def test_the_wire_is_opened_for_the_highest_concurrency() -> None:
+    """Once, before the first request, so that no set-up is measured."""
     _, server = run(concurrency=(1, 4), requests=4)
 
-    assert (server.opened, server.open) == (4, 0)
+    assert (server.opened, server.closed) == (4, 1)
 
 
-def test_a_session_that_cannot_be_opened_ends_the_run_before_it_begins() -> None:
-    """The fault is the caller's to report; the sessions opened before it are closed."""
-    server = FakeServer(FakeClock())
+def test_a_wire_that_cannot_be_opened_ends_the_run_before_it_begins() -> None:
+    """The fault is the caller's to report; nothing was sent, and the wire is closed."""
 
-    def second_fails():
-        if server.opened:
-            raise ServerFault("no server")
-        return server.session()
+    class Closed(FakeServer):
+        async def open(self, connections: int, timeout_s: float = 30.0) -> None:
+            raise refused("connection")
 
-    with pytest.raises(ServerFault):
-        run_load(plan(concurrency=(2,)), second_fails, server.clock)
-    assert server.open == 0
+    server = Closed(FakeClock())
+    with pytest.raises(RequestFailed):
+        run_load(plan(), server, server, server.clock)
+    assert (server.sent, server.closed) == ([], 1)
 
 
 @pytest.mark.parametrize(
     ("script", "label"),
     [
-        (Refused("model_error"), "model_error"),
-        ([*answer(1, 2, finish_reason="", final=False), Refused("internal")], "internal"),
+        (refused("model_error"), "model_error"),
+        ([*answer(1, 2, finish_reason="", final=False), refused("internal")], "internal"),
         ([], "empty_stream"),
         (answer(1, 2, finish_reason="", final=False), "stream_ended_early"),
         (answer(1, finish_reason="cancelled"), "cancelled"),
-        (ValueError("never foreseen"), "unexpected.ValueError"),
     ],
 )
 def test_a_failure_becomes_a_record_under_its_label(script, label: str) -> None:
@@ -146,7 +143,7 @@ def test_a_failure_becomes_a_record_under_its_label(script, label: str) -> None:
 
 def test_what_came_before_a_failure_is_kept() -> None:
     """A stream that broke after two tokens has two tokens in its record."""
-    result, _ = run(lambda request, number: [*answer(1, 2, finish_reason=""), Refused("internal")])
+    result, _ = run(lambda request, number: [*answer(1, 2, finish_reason=""), refused("internal")])
 
     assert (result.records[0].output_ids, len(result.records[0].chunk_s)) == ((1, 2), 2)
 
@@ -154,7 +151,7 @@ def test_what_came_before_a_failure_is_kept() -> None:
 @pytest.mark.parametrize("label", sorted(CONNECTION_LABELS))
 def test_a_dead_server_stops_the_run(label: str) -> None:
     """After the third failed connection in a row nothing more is sent, and the reason has the last message."""
-    result, server = run(lambda request, number: Refused(label), pairs=50, max_connection_failures=3)
+    result, server = run(lambda request, number: refused(label), pairs=50, max_connection_failures=3)
 
     assert (len(server.sent), result.partial) == (3, True)
     assert f"{label}: refused" in result.stop_reason
@@ -164,7 +161,7 @@ def test_only_failures_in_a_row_stop_the_run() -> None:
     """One answer in between, or a failure that is the model's, and the server is evidently there."""
     labels = ["connection", "connection", None, "connection", "connection", "model_error", "timeout", "connection"]
     result, _ = run(
-        lambda request, number: Refused(labels[number]) if labels[number] else answer(1),
+        lambda request, number: refused(labels[number]) if labels[number] else answer(1),
         requests=4,
         max_connection_failures=3,
     )
@@ -200,22 +197,32 @@ def test_ctrl_c_keeps_what_was_measured() -> None:
     assert len([record for record in result.records if record.ok]) >= 3
     assert {record.error for record in result.records} <= {None, INTERRUPTED}
     assert len(server.sent) < 200
-    assert server.open == 0
+    assert (server.closed, server.in_flight) == (1, 0)
 
 
 def test_ctrl_c_gets_through_to_a_stream_that_hangs() -> None:
-    """A worker that waits for the server is freed by closing its session under it, and leaves its record."""
-
-    def hang(session):
-        assert session.closed.wait(30)
-        raise Refused("cancelled")
-
-    script = lambda request, number: answer(1) if number < 2 else [answer(1, 2)[0], hang]  # noqa: E731
+    """A request that waits for the server is cut off after a moment, and leaves its record."""
+    script = lambda request, number: answer(1) if number < 2 else [answer(1, 2)[0], HANG]  # noqa: E731
     result, server = run(script, requests=3, on_progress=interrupt_after(2))
 
     assert [record.error for record in result.records] == [None, None, INTERRUPTED]
     assert result.records[2].output_ids == (1,)
-    assert server.open == 0
+    assert (server.closed, server.in_flight) == (1, 0)
+
+
+def test_a_real_signal_ends_the_run_as_well() -> None:
+    """SIGINT while the loop waits for the server: a partial run, no traceback."""
+
+    def script(_request, number: int):
+        if number == 1:
+            asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGINT)
+        return answer(1) if number < 1 else [HANG]
+
+    result, server = run(script, requests=3)
+
+    assert (result.partial, result.stop_reason) == (True, "interrupted from the keyboard")
+    assert [record.error for record in result.records] == [None, INTERRUPTED]
+    assert server.closed == 1
 
 
 def test_a_callback_that_fails_does_not_leave_the_run_going() -> None:
@@ -227,22 +234,20 @@ def test_a_callback_that_fails_does_not_leave_the_run_going() -> None:
         raise RuntimeError("the terminal is gone")
 
     with pytest.raises(RuntimeError, match="terminal"):
-        run_load(plan(pairs=50), server.session, clock, broken)
-    assert server.open == 0
+        run_load(plan(pairs=50), server, server, clock, broken)
+    assert (server.closed, server.in_flight) == (1, 0)
 
 
 def test_progress_counts_up_to_the_plan() -> None:
-    """Every request is reported once, from the caller's own thread, with the errors so far."""
-    seen, threads = [], set()
+    """Every request is reported once, with the errors so far."""
+    seen = []
 
     def on_progress(progress) -> None:
         seen.append((progress.done, progress.total, progress.block, progress.blocks, progress.errors))
-        threads.add(threading.current_thread())
 
-    run(lambda request, number: Refused("internal") if number == 1 else answer(1), on_progress)
+    run(lambda request, number: refused("internal") if number == 1 else answer(1), on_progress)
 
     assert seen == [(1, 4, 1, 2, 0), (2, 4, 1, 2, 1), (3, 4, 2, 2, 1), (4, 4, 2, 2, 1)]
-    assert threads == {threading.main_thread()}
 
 
 def test_the_arms_of_a_pair_ask_for_the_same_thing() -> None:
@@ -265,7 +270,73 @@ def test_sampled_requests_have_seeds_of_their_own() -> None:
     assert len(set(seeds)) == len(seeds) == 12
 
 
-def test_labels() -> None:
-    """An error's own label, or that nobody foresaw it."""
-    assert error_label(Refused("timeout")) == "timeout"
-    assert error_label(KeyError("x")) == "unexpected.KeyError"
+class TestOpenLoop:
+    """Requests are sent by the schedule, whatever becomes of them."""
+
+    def test_a_server_that_stalls_is_sent_what_it_would_have_been_sent_anyway(self) -> None:
+        """Ten requests are due within 0.1 s; all are sent although none is answered, and none is forgotten."""
+        clock = SystemClock()
+        server = FakeServer(clock, lambda request, number: [HANG])
+        wanted = plan(shape="constant", rates=(100.0,), requests=10, compare=False, pairs=1, deadline_s=0.3)
+        result = run_load(wanted, server, server, clock)
+
+        assert (len(server.sent), server.most) == (10, 10)
+        assert [record.error for record in result.records] == [INTERRUPTED] * 10
+        begun = result.records[0].intended_s
+        assert [record.intended_s - begun for record in result.records] == pytest.approx([i / 100 for i in range(10)])
+        assert all(record.sent_s >= record.intended_s for record in result.records)
+        assert {(record.concurrency, record.rate) for record in result.records} == {(None, 100.0)}
+
+    def test_both_arms_of_a_pair_are_sent_at_the_same_times(self) -> None:
+        """Whatever the process: the gaps of one arm are those of the other."""
+        wanted = plan(shape="poisson", rates=(500.0,), requests=8, pairs=2, seed=4)
+        times = {(block.pair, block.arm): block.offsets_s for block in wanted.blocks}
+
+        assert times[0, CONTROL] == times[0, SPECULATION]
+        assert times[1, CONTROL] == times[1, SPECULATION]
+        assert times[0, CONTROL] != times[1, CONTROL]
+        assert {len(offsets) for offsets in times.values()} == {8}
+
+
+def test_a_closed_loop_by_time_ends_by_time() -> None:
+    """It sends the prompts over and over until its time is over, and lets what is in flight end."""
+    result, server = run(duration_s=2.05, pairs=1, compare=False)
+
+    assert len(server.sent) == 7
+    assert not result.partial
+    assert result.records[-1].ended_s == pytest.approx(1002.1)
+
+
+def test_the_server_is_looked_at_on_both_sides_of_every_block() -> None:
+    """The last look at one block is not the first at the next: what comes in between belongs to none."""
+    clock, looks = FakeClock(), iter(range(100))
+    server = FakeServer(clock)
+
+    def look() -> ServerCounts:
+        return ServerCounts(models={}, drafts=Acceptance(drafted=next(looks), accepted=0))
+
+    result = run_load(plan(pairs=2, warmup_requests=2), server, server, clock, look=look)
+
+    seen = [(window.pair, window.arm, window.before.drafts, window.after.drafts) for window in result.windows]
+    assert [(pair, arm) for pair, arm, _, _ in seen] == [
+        (-1, SPECULATION),
+        (-1, CONTROL),
+        (0, CONTROL),
+        (0, SPECULATION),
+        (1, SPECULATION),
+        (1, CONTROL),
+    ]
+    assert [(before.drafted, after.drafted) for _, _, before, after in seen if before and after] == [
+        (2 * number, 2 * number + 1) for number in range(6)
+    ]
+    assert all(window.start_s < window.end_s for window in result.windows)
+
+
+def test_a_server_that_does_not_tell_has_no_windows() -> None:
+    """The load goes on without."""
+    clock = FakeClock()
+    server = FakeServer(clock)
+
+    result = run_load(plan(), server, server, clock, look=lambda: None)
+
+    assert (result.windows, len(result.records), result.stop_reason) == ((), 4, "")

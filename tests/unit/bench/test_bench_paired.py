@@ -103,8 +103,22 @@ def test_without_a_usable_pair_there_is_no_speedup() -> None:
     assert paired_speedup([block("control", 0, 1.0), failed(arm="speculation")]) == ()
 
 
+def test_blocks_by_time_are_compared_however_many_requests_they_came_to() -> None:
+    """The faster arm gets further with the same prompts; a block that did not last its time was cut short."""
+    slow = [block("control", pair, 10.0) for pair in range(3)]
+    fast = [
+        record(arm="speculation", pair=pair, index=index, sent_s=5.0 * index, first_s=last, last_s=last, ended_s=last)
+        for pair, lasts in enumerate([(5.0, 10.0), (5.0, 10.0), (5.0, 6.0)])
+        for index, last in enumerate(lasts)
+    ]
+    (summary,) = paired_speedup([*slow, *fast], block_s=10.0)
+
+    assert (summary.speedup.ratios, summary.speedup.excluded) == (pytest.approx((2, 2)), 1)
+    assert paired_speedup([*slow, *fast]) == ()
+
+
 def test_concurrencies_are_kept_apart() -> None:
     """Each has its own ratio."""
     both = [block(arm, 0, s, concurrency=c) for c, s in ((4, 1.0), (1, 2.0)) for arm in ("control", "speculation")]
 
-    assert [summary.concurrency for summary in paired_speedup(both)] == [1, 4]
+    assert [summary.point.concurrency for summary in paired_speedup(both)] == [1, 4]

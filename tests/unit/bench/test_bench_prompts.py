@@ -8,13 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdeploy.bench.prompts import BUNDLED, PromptSet, load_bundled, parse_prompts
+from specdeploy.bench.prompts import BUNDLED, PLAIN, PromptSet, load_bundled, make_prompt, parse_prompts
 from specdeploy.errors import ConfigError
 
 SET = parse_prompts("".join(json.dumps({"text": f"text {n}"}) + "\n" for n in range(7)), source="p.jsonl", name="p")
 
 
-@pytest.mark.parametrize(("name", "least"), [("code", 24), ("chat", 16)])
+MESSAGES = [name for name in BUNDLED if name not in {"code", "mixed"}]
+
+
+@pytest.mark.parametrize(("name", "least"), [("code", 42), ("mixed", 162), *((name, 24) for name in MESSAGES)])
 def test_the_bundled_sets_are_large_enough_and_varied(name: str, least: int) -> None:
     """Every id and every text is its own, and there are enough for several pairs."""
     prompts = load_bundled(name).prompts
@@ -30,12 +33,85 @@ def test_code_prompts_share_no_beginning() -> None:
     assert len(beginnings) == len(load_bundled("code"))
 
 
-def test_code_prompts_are_plain_and_chat_prompts_are_chatml() -> None:
+def test_code_prompts_are_plain_and_the_others_are_chatml() -> None:
     """Code is continued as it stands; an instruction is one user turn and the beginning of the answer."""
     assert not any("<|im_" in prompt.text for prompt in load_bundled("code").prompts)
-    for prompt in load_bundled("chat").prompts:
+    assert all(prompt.message == prompt.text for prompt in load_bundled("code").prompts)
+    for prompt in (prompt for name in MESSAGES for prompt in load_bundled(name).prompts):
         assert prompt.text.startswith("<|im_start|>user\n")
         assert prompt.text.endswith("<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_a_chat_endpoint_gets_the_message_alone() -> None:
+    """A server that has a template of its own must not find another one inside the message."""
+    first = load_bundled("chat").prompts[0]
+
+    assert first.message.startswith("Explain in simple words how plants make food")
+    assert first.text == f"<|im_start|>user\n{first.message}<|im_end|>\n<|im_start|>assistant\n"
+    assert not any("<|im_" in prompt.message for name in MESSAGES for prompt in load_bundled(name).prompts)
+
+
+def test_another_chat_template_changes_the_text_and_not_the_message() -> None:
+    """The template is the caller's; braces that are not the message's place stand for themselves."""
+    ours, theirs = load_bundled("chat"), load_bundled("chat", template="{system}[INST] {message} [/INST]")
+
+    assert [prompt.message for prompt in theirs.prompts] == [prompt.message for prompt in ours.prompts]
+    assert theirs.prompts[0].text == f"{{system}}[INST] {ours.prompts[0].message} [/INST]"
+
+
+@pytest.mark.parametrize(("template", "times"), [("<user>", "0 times"), ("{message}{message}", "2 times")])
+def test_a_template_has_one_place_for_the_message(template: str, times: str) -> None:
+    """What would send no message, or two, is refused with an example."""
+    with pytest.raises(ConfigError, match=times) as caught:
+        load_bundled("mixed", template=template)
+
+    assert "{message}" in caught.value.hint
+
+
+def test_messages_share_no_beginning_in_any_set() -> None:
+    """In front of the differences stands nothing but the template."""
+    beginnings = [prompt.message[:16] for name in MESSAGES for prompt in load_bundled(name).prompts]
+
+    assert len(set(beginnings)) == len(beginnings)
+
+
+def test_mixed_is_every_set_spread_evenly() -> None:
+    """Any stretch of the mixed set has something of every set, and results are grouped by them."""
+    mixed, names = load_bundled("mixed"), BUNDLED[:-1]
+
+    assert {prompt.category for prompt in mixed.prompts} == set(names)
+    assert {prompt.text for prompt in mixed.prompts} == {p.text for name in names for p in load_bundled(name).prompts}
+    for start in range(len(mixed) - 11):
+        assert {prompt.category for prompt in mixed.prompts[start : start + 12]} == set(names)
+
+
+def test_passages_to_summarise_are_long_and_of_plain_letters() -> None:
+    """A passage has 120 to 250 words; without letters beyond ASCII every tokenizer can be cut anywhere in it."""
+    for prompt in load_bundled("summarisation").prompts:
+        passage = max(prompt.message.split("\n\n"), key=len)
+        assert 120 <= len(passage.split()) <= 250
+        assert passage.isascii()
+
+
+def test_multilingual_prompts_are_in_nine_other_languages() -> None:
+    """Each language has at least two prompts, most of which in no Latin letters."""
+    prompts = load_bundled("multilingual").prompts
+    languages = [prompt.category for prompt in prompts]
+
+    assert set(languages) == {
+        *("german", "french", "spanish", "russian", "chinese", "japanese", "arabic", "hindi", "portuguese")
+    }
+    assert min(languages.count(language) for language in languages) >= 2
+    assert sum(not any("a" <= letter <= "z" for letter in prompt.message) for prompt in prompts) >= 12
+
+
+@given(message=st.text(), other=st.text())
+def test_another_message_stands_in_the_same_template(message: str, other: str) -> None:
+    """Whatever is put into a message, the template stays around it."""
+    prompt = make_prompt(message, id="a", category="b", template="<s>{message}</s>").with_message(other)
+
+    assert (prompt.text, prompt.message) == (f"<s>{other}</s>", other)
+    assert make_prompt(message, id="a", category="b", template=PLAIN).text == message
 
 
 def test_an_unknown_set_names_those_there_are() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdeploy.bench.arrivals import Stage
 from specdeploy.bench.prompts import load_bundled
 from specdeploy.bench.records import CONTROL, SPECULATION, WARMUP_PAIR
 from specdeploy.bench.schedule import LoadSettings, kv_reuse_findings, plan_load, prompt_findings
 from specdeploy.errors import ConfigError
+from specdeploy.findings import Finding
 
 CODE = load_bundled("code")
 
@@ -39,7 +43,7 @@ def test_the_plan_is_fair(concurrency, requests, pairs, warmup, seed) -> None:
     assert plan == plan_load(settings, CODE)
     assert plan.total_requests == len(concurrency) * (2 * requests * pairs + warmup)
     for level in concurrency:
-        blocks = [block for block in plan.blocks if block.concurrency == level]
+        blocks = [block for block in plan.blocks if block.point.concurrency == level]
         warm = [block for block in blocks if block.pair == WARMUP_PAIR]
         assert blocks[: len(warm)] == warm
         for pair in range(pairs):
@@ -80,7 +84,16 @@ def test_a_block_longer_than_the_prompt_set_is_noticed() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"concurrency": ()}, {"concurrency": (0,)}, {"concurrency": (2, 2)}, {"requests": 0}, {"pairs": 0}]
+    "wrong",
+    [
+        {"concurrency": ()},
+        {"concurrency": (0,)},
+        {"concurrency": (2, 2)},
+        {"requests": 0},
+        {"pairs": 0},
+        {"burstiness": 0.0, "shape": "gamma", "rates": (5.0,)},
+        {"rates": (), "shape": "poisson"},
+    ],
 )
 def test_a_plan_that_measures_nothing_is_refused(wrong: dict) -> None:
     """The message names the key."""
@@ -88,3 +101,49 @@ def test_a_plan_that_measures_nothing_is_refused(wrong: dict) -> None:
         plan_load(LoadSettings(**wrong), CODE)
 
     assert f"load.{next(iter(wrong))}" in caught.value.message
+
+
+STAGES = (Stage(start=5.0, end=5.0, duration_s=2.0),)
+
+
+@pytest.mark.parametrize(
+    "ignored",
+    [{"rates": (5.0,)}, {"stages": STAGES}, {"stages": STAGES, "rates": (5.0,), "shape": "poisson"}],
+)
+def test_a_load_that_the_shape_would_not_look_at_is_refused(ignored: dict) -> None:
+    """Rates with a closed loop, or beside stages: the run would measure something else than was asked for."""
+    with pytest.raises(ConfigError) as caught:
+        plan_load(LoadSettings(**ignored), CODE)
+
+    assert f"load.{next(iter(ignored))}" in caught.value.message
+
+
+def test_a_prompt_that_wants_more_than_the_run_allows_is_refused_before_it() -> None:
+    """Also the last one: a run is not lost to it when its turn comes."""
+    *others, last = CODE.prompts
+    prompts = dataclasses.replace(CODE, prompts=(*others, dataclasses.replace(last, min_tokens=100)))
+
+    with pytest.raises(ConfigError, match="at least 100 tokens"):
+        plan_load(LoadSettings(), prompts)
+
+
+def test_how_the_prompts_were_made_is_told() -> None:
+    """What the reader of a file found out about it stands beside the findings of the plan."""
+    told = Finding(severity="info", code="load.conversations-skipped", message="2 of 44 conversations")
+    prompts = dataclasses.replace(CODE, findings=(told,))
+
+    assert prompt_findings(plan_load(LoadSettings(), prompts)) == (told,)
+    assert [finding.code for finding in prompt_findings(plan_load(LoadSettings(requests=50), prompts))] == [
+        "load.conversations-skipped",
+        "load.prompts-repeat",
+    ]
+
+
+def test_distinct_requests_stay_distinct_when_a_block_by_time_begins_anew() -> None:
+    """However many requests a block comes to, no two begin alike; those of the other arm are the same."""
+    plan = plan_load(LoadSettings(distinct=True, duration_s=60.0, pairs=2, warmup_requests=0), CODE)
+    sent = [[block.prompt(index).message for index in range(3 * len(CODE))] for block in plan.blocks]
+    lines = {message.partition("\n")[0] for block in sent for message in block}
+
+    assert sent[0] == sent[1]
+    assert len(lines) == 2 * 3 * len(CODE)

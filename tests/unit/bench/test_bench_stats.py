@@ -60,6 +60,7 @@ def test_percentiles_interpolate_between_order_statistics() -> None:
         "std": pytest.approx(1.25**0.5),
         "count": 4,
         "sum": 10.0,
+        "percentile_cis": {"p50": [None, None], "p90": [2.0, None], "p95": [3.0, None], "p99": [3.0, None]},
     }
 
 
@@ -110,6 +111,26 @@ def test_throughput_is_over_the_wall_time_of_the_blocks() -> None:
     assert metrics["request_throughput"]["avg"] == pytest.approx(3 / 0.9)
 
 
+def test_steady_throughput_leaves_out_ramp_up_and_drain() -> None:
+    """From the first response to the last send of a block: here 0.1 to 0.4 s, in which 6 + 2 tokens came."""
+    records = [
+        record(),
+        record(index=1, sent_s=0.4, first_s=0.5, last_s=0.9, chunk_s=(0.5, 0.9), chunk_tokens=(3, 4)),
+        record(index=2, sent_s=0.1, first_s=0.3, last_s=0.6, chunk_s=(0.3, 0.6), chunk_tokens=(2, 1)),
+        record(index=3, error="timeout", chunk_s=(0.2,), chunk_tokens=(50,)),
+    ]
+    (summary,) = summarize(records)
+
+    assert summary.metrics["steady_output_token_throughput"]["avg"] == pytest.approx((6 + 2) / 0.3)
+
+
+def test_a_block_that_was_sent_at_once_was_never_steady() -> None:
+    """Every slot emptied once: all of it is ramp-up and drain."""
+    (summary,) = summarize([record(), record(index=1)])
+
+    assert "steady_output_token_throughput" not in summary.metrics
+
+
 def test_failures_are_counted_under_their_labels_and_their_time_is_not_forgotten() -> None:
     """A request that failed after 2 s holds the block up for 2 s, and yields no tokens."""
     (summary,) = summarize([record(), failed("timeout", index=1, ended_s=2.0), failed("connection", index=2)])
@@ -141,8 +162,17 @@ def test_arms_and_concurrencies_are_kept_apart() -> None:
     levels = [(2, "speculation"), (1, "speculation"), (1, "control")]
     summaries = summarize([record(concurrency=level, arm=arm) for level, arm in levels])
 
-    assert [(summary.concurrency, summary.arm) for summary in summaries] == [
+    assert [(summary.point.concurrency, summary.arm) for summary in summaries] == [
         (1, "control"),
         (1, "speculation"),
         (2, "speculation"),
     ]
+
+
+def test_tokens_that_nobody_counted_have_no_throughput() -> None:
+    """A server that does not say how long its answers are: the requests have a rate, and the tokens are not 0."""
+    (arm,) = summarize([record(output_tokens=None, chunk_tokens=(0,) * 4, output_ids=())])
+
+    assert arm.metrics["request_throughput"]["avg"] > 0
+    assert "output_token_throughput" not in arm.metrics
+    assert "output_sequence_length" not in arm.metrics

@@ -19,9 +19,9 @@ from specdeploy.gate.rules import Rule, convert, parse_rule, parse_rules
             "time_to_first_token.p99 <= 200ms",
             ("time_to_first_token", "p99", None, "speculation", "<=", 200.0, "ms"),
         ),
-        ("request_latency@4#control < 1.5 s", ("request_latency", "avg", 4, "control", "<", 1500.0, "ms")),
+        ("request_latency@4#control < 1.5 s", ("request_latency", "avg", "4", "control", "<", 1500.0, "ms")),
         ("error_rate<=1%", ("error_rate", "avg", None, "speculation", "<=", 0.01, "ratio")),
-        ("speedup@1 >= 1.5x", ("speedup", "avg", 1, None, ">=", 1.5, "x")),
+        ("speedup@1 >= 1.5x", ("speedup", "avg", "1", None, ">=", 1.5, "x")),
         (
             "output_token_throughput > 2e1 tokens/s",
             ("output_token_throughput", "avg", None, "speculation", ">", 20.0, "tokens/sec"),
@@ -38,13 +38,21 @@ from specdeploy.gate.rules import Rule, convert, parse_rule, parse_rules
             "spec_decode_draft_acceptance_rate.sum >= 5",
             ("spec_decode_draft_acceptance_rate", "sum", None, "speculation", ">=", 5.0, "ratio"),
         ),
+        (
+            "request_latency.p99@5/s <= 2s",
+            ("request_latency", "p99", "5/s", "speculation", "<=", 2000.0, "ms"),
+        ),
+        ("goodput@0.5/s#control > 0.4", ("goodput", "avg", "0.5/s", "control", ">", 0.4, "requests/sec")),
+        ("good_request_fraction >= 50%", ("good_request_fraction", "avg", None, "speculation", ">=", 0.5, "ratio")),
+        ("error_rate@1e6/s <= 1%", ("error_rate", "avg", "1e+06/s", "speculation", "<=", 0.01, "ratio")),
     ],
 )
 def test_a_rule_is_read(text: str, expected: tuple) -> None:
     """Statistic, place and arm may be left out; the limit comes in the metric's own unit."""
     rule = parse_rule(text)
+    load = rule.point and rule.point.key
 
-    assert expected == (rule.metric, rule.stat, rule.concurrency, rule.arm, rule.comparison, rule.limit, rule.unit)
+    assert expected == (rule.metric, rule.stat, load, rule.arm, rule.comparison, rule.limit, rule.unit)
     assert rule.text == text.strip()
 
 
@@ -68,6 +76,11 @@ def test_the_default_rules_are_rules() -> None:
         ("request_latency <= 1 furlong", "unknown unit", "ms"),
         ("speedup@0 >= 1", "concurrency '0'", "at least 1"),
         ("speedup@one >= 1", "concurrency 'one'", "number"),
+        ("request_latency@2.5 <= 1s", "concurrency '2.5'", "@5/s"),
+        ("request_latency@0/s <= 1s", "rate '0/s'", "above 0"),
+        ("request_latency@1e999/s <= 1s", "rate '1e999/s'", "above 0"),
+        ("request_latency@fast/s <= 1s", "rate 'fast/s'", "requests per second"),
+        ("request_latency@5/min <= 1s", "rate '5/min'", "@5/s"),
         ("spec_decode_per_position_acceptance >= 1", "list by position", "overall_spec_decode"),
         ("error_rate <= 5", "never more than 1", "5%"),
         ("error_rate <= -1%", "never negative", "0 or more"),
@@ -97,7 +110,7 @@ def test_no_rules_are_an_error() -> None:
         parse_rules([])
 
 
-@given(st.text() | st.from_regex(r"\A[a-z_]{0,20}[.@#]?\w{0,4} ?(<=|>=|<|>) ?-?[0-9.e]{0,6}[a-z%/]{0,3}\Z"))
+@given(st.text() | st.from_regex(r"\A[a-z_]{0,20}[.@#]?\w{0,4}(/s)? ?(<=|>=|<|>) ?-?[0-9.e]{0,6}[a-z%/]{0,3}\Z"))
 def test_any_text_is_a_rule_or_an_error(text: str) -> None:
     """Fuzzed rules fail in one way only."""
     try:

@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdeploy.bench.arrivals import Stage
+from specdeploy.bench.goodput import parse_objectives
+from specdeploy.bench.load_report import build_load_report
+from specdeploy.bench.records import LoadPoint
+from specdeploy.bench.schedule import LoadSettings
 from specdeploy.errors import ConfigError
 from specdeploy.gate.rules import parse_rules
 from specdeploy.gate.verdict import evaluate
-from tests.unit.bench.simulated import load_report
+from tests.unit.bench.simulated import CONTEXT, Simulator, load_report
 
 SIMULATED = load_report()
 
@@ -113,9 +118,9 @@ def test_without_a_concurrency_a_rule_holds_everywhere() -> None:
     assert everywhere.status == "pass"
     assert everywhere.value == max(arm["metrics"]["request_latency"]["avg"] for arm in SIMULATED["arms"][1::2])
     worst = judge("request_latency <= 10s", slower).rules[0]
-    assert (worst.status, worst.concurrency, worst.value) == ("fail", 2, 11_000.0)
+    assert (worst.status, worst.point, worst.value) == ("fail", LoadPoint(concurrency=2), 11_000.0)
     assert judge("request_latency <= 10s", missing).rules[0].status == "not_measured"
-    assert judge("request_latency <= 10s", missing).rules[0].concurrency == 8
+    assert judge("request_latency <= 10s", missing).rules[0].point == LoadPoint(concurrency=8)
 
 
 @pytest.mark.parametrize("flaw", ["partial", "degraded"])
@@ -162,6 +167,74 @@ def test_a_simulated_run_passes_rules_it_should_and_fails_those_it_should_not() 
     assert judge("speedup@1 >= 3", SIMULATED).exit_code == 1
 
 
+def open_loop(objectives=(), **settings) -> dict:
+    """The document of an open loop at 5 and 20 requests per second."""
+    run, plan = Simulator().run(LoadSettings(**{"shape": "poisson", "rates": (5.0, 20.0), **settings}))
+    return build_load_report(run, plan, CONTEXT, objectives=parse_objectives(objectives))
+
+
+def test_an_open_loop_is_judged_by_its_rates() -> None:
+    """``@5/s`` names a rate, no place names all of them, and a concurrency was not measured there."""
+    load = open_loop()
+    slower = copy.deepcopy(load)
+    slower["arms"][3]["metrics"]["request_latency"]["avg"] = 11_000.0
+    worst = judge("request_latency <= 10s", slower).rules[0]
+
+    assert judge("request_latency@20/s <= 10s", load).status == "pass"
+    assert judge("request_latency@20/s <= 10s", slower).status == "fail"
+    assert judge("request_latency@5/s <= 10s", slower).status == "pass"
+    assert judge("request_latency@5 <= 10s", load).status == "not_measured"
+    assert (worst.status, worst.point, worst.value) == ("fail", LoadPoint(rate=20.0), 11_000.0)
+    assert "of the speculation arm at 20 requests/s is" in worst.reason
+    assert (worst.to_dict()["concurrency"], worst.to_dict()["rate"]) == (None, 20.0)
+
+
+def test_a_rate_that_was_planned_and_not_measured_is_no_pass() -> None:
+    """A run that ended early did not measure all that was asked."""
+    load = open_loop()
+    verdict = judge("request_latency <= 10s", {**load, "plan": {**load["plan"], "rates": [5.0, 20.0, 40.0]}})
+
+    assert (verdict.status, verdict.rules[0].point) == ("not_measured", LoadPoint(rate=40.0))
+
+
+def test_rates_that_the_plan_does_not_use_are_not_missed() -> None:
+    """A closed loop, a trace and stages each leave the setting aside."""
+    closed = {**SIMULATED, "plan": {**SIMULATED["plan"], "rates": [7.0]}}
+    staged = open_loop(rates=(), stages=(Stage(start=5.0, end=10.0, duration_s=2.0),))
+    staged["plan"]["rates"] = [7.0]
+
+    assert judge("request_latency <= 10s", closed).status == "pass"
+    assert judge("request_latency <= 10s", staged).status == "pass"
+
+
+def test_an_open_loop_has_no_speedup() -> None:
+    """Its throughput is the rate that was offered; a rule on it is not measured, and the sentence says why."""
+    verdict = judge("speedup >= 1", open_loop())
+
+    assert (verdict.status, verdict.exit_code) == ("not_measured", 3)
+    assert "follows the rate" in verdict.rules[0].reason
+
+
+def test_goodput_can_be_ruled_on_where_objectives_were_set() -> None:
+    """Without an objective it was not measured, which is no pass."""
+    rules = parse_rules(["goodput@5/s >= 0.1 requests/s", "good_request_fraction >= 90%"])
+
+    assert evaluate(rules, open_loop(["request_latency <= 60s"])).status == "pass"
+    assert evaluate(rules, open_loop(["request_latency <= 1ms"])).status == "fail"
+    assert evaluate(rules, open_loop()).status == "not_measured"
+
+
+def test_a_document_without_rates_is_read() -> None:
+    """Earlier versions of the schema knew closed loops alone."""
+    old = copy.deepcopy(SIMULATED)
+    del old["open_loop"], old["objectives"], old["plan"]["rates"], old["plan"]["shape"]
+    for arm in old["arms"]:
+        del arm["rate"], arm["categories"]
+
+    assert judge("request_latency@2 <= 10s", old).status == "pass"
+    assert judge("speedup >= 1", old).rules[0] == judge("speedup >= 1", SIMULATED).rules[0]
+
+
 def test_no_rules_are_an_error() -> None:
     """Nothing asked is nothing passed."""
     with pytest.raises(ConfigError, match="no rules"):
@@ -180,7 +253,14 @@ def test_no_rules_are_an_error() -> None:
         document(arms=[7]),
         document(arms=[{"arm": "speculation", "concurrency": True, "metrics": {}}]),
         document(arms=[{"arm": "speculation", "concurrency": 1}]),
+        document(arms=[{"arm": "speculation", "concurrency": None, "metrics": {}}]),
+        document(arms=[{"arm": "speculation", "concurrency": None, "rate": 0, "metrics": {}}]),
+        document(arms=[{"arm": "speculation", "concurrency": None, "rate": "5", "metrics": {}}]),
+        document(arms=[{"arm": "speculation", "concurrency": 1, "rate": 5.0, "metrics": {}}]),
         document(plan={}),
+        document(plan={"shape": "poisson", "concurrency": []}),
+        document(plan={"shape": ["closed"], "concurrency": []}),
+        document(plan={"shape": "poisson", "concurrency": [], "rates": [float("nan")]}),
         document(planned=("one",)),
         document(partial="no"),
         document(degraded=None),

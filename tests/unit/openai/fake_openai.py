@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -45,8 +46,9 @@ class FakeOpenAI:
         self.transport = FakeTransport(self.handle)
 
     def client(self, dialect: Dialect | None = None) -> OpenAIClient:
-        """Connect."""
-        return OpenAIClient(ADDRESS, model=MODEL, dialect=dialect, transport=self.transport)
+        """Connect. The client's clock moves on at each look, so that the pieces of a stream come evenly."""
+        clock = itertools.count().__next__
+        return OpenAIClient(ADDRESS, model=MODEL, dialect=dialect, transport=self.transport, monotonic=clock)
 
     def handle(self, method: str, path: str, body: Any) -> FakeReply:
         """Answer a request."""

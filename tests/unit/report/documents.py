@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from specdeploy.bench.goodput import parse_objectives
 from specdeploy.bench.load_report import build_load_report
 from specdeploy.bench.records import records_to_jsonl
 from specdeploy.bench.schedule import LoadSettings, kv_reuse_findings
@@ -13,10 +14,26 @@ from tests.unit.bench.simulated import CONTEXT, Simulator
 RULES = ("error_rate <= 0", "speedup@1 >= 1.2", "speedup@1 >= 1.7", "time_to_first_token.p99@8 <= 200ms")
 
 
+OPEN_RULES = ("error_rate <= 0", "request_latency.p99@5/s <= 60s", "good_request_fraction >= 10%")
+OBJECTIVES = ("time_to_first_token <= 85ms", "request_latency <= 1500ms")
+
+
 def documents(concurrency=(1, 2), rules=RULES, **changes) -> dict:
     """Everything that the HTML report takes; replace any of it with ``changes``."""
-    run, plan = Simulator().run(LoadSettings(concurrency=concurrency, pairs=4))
-    load = build_load_report(run, plan, CONTEXT, kv_reuse_findings(plan, max_sequences=8))
+    return measured(LoadSettings(concurrency=concurrency, pairs=4), rules, **changes)
+
+
+def open_documents(rates=(5.0, 20.0), rules=OPEN_RULES, objectives=OBJECTIVES, *, compare=True, **changes) -> dict:
+    """The same of an open loop."""
+    settings = LoadSettings(shape="poisson", rates=rates, pairs=4, requests=12, compare=compare)
+    return measured(settings, rules, objectives, **changes)
+
+
+def measured(settings, rules, objectives=(), simulator=None, **changes) -> dict:
+    """Everything that the HTML report takes, of a load test with these settings."""
+    run, plan = (simulator or Simulator()).run(settings)
+    promised = parse_objectives(objectives)
+    load = build_load_report(run, plan, CONTEXT, kv_reuse_findings(plan, max_sequences=8), objectives=promised)
     smoke = SmokeReport(
         checks=(
             CheckResult(name="health", status="pass", duration_s=0.01, reason="live and ready, 6 models"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import html.parser
 import re
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdeploy.bench.arrivals import Stage
 from specdeploy.bench.load_report import build_load_report
 from specdeploy.bench.metrics import METRICS
 from specdeploy.bench.records import LoadRun, records_to_jsonl
@@ -16,7 +18,7 @@ from specdeploy.bench.schedule import LoadSettings
 from specdeploy.errors import ConfigError
 from specdeploy.report.html import render
 from tests.unit.bench.simulated import CONTEXT, Simulator, failed
-from tests.unit.report.documents import documents
+from tests.unit.report.documents import OPEN_RULES, documents, measured, open_documents
 
 VOID = {"meta", "br", "col"}
 DOCUMENTS = documents()
@@ -108,8 +110,10 @@ def test_every_chart_can_be_announced() -> None:
     assert len(ids) == len(set(ids))
     assert set(labels) <= set(ids)
     assert all(svg["role"] == "img" for svg in pictures)
-    # paired ratios, throughput, three latencies and two acceptance charts at each of two concurrencies, the timeline
-    assert len(pictures) == 2 + 2 * (3 + 2) + 1
+    # paired ratios, throughput, the timeline, acceptance by kind of prompt
+    # three latencies and two acceptance charts at each of two concurrencies
+    # two percentiles of three latencies, and two of acceptance, by concurrency
+    assert len(pictures) == 4 + 2 * (3 + 2) + (2 * 3 + 2)
 
 
 def test_coordinates_are_numbers() -> None:
@@ -247,3 +251,171 @@ def test_a_smoke_test_that_failed_stands_beside_the_gates_verdict() -> None:
     assert "Smoke test failed" in page
     assert "Look at the log." in page
     assert "Smoke test failed" not in Page(render(whole)).text
+
+
+OPEN = open_documents()
+OPEN_PAGE = Page(render(OPEN))
+RATES = (1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+def pictures(page: Page) -> list[str]:
+    """Names of the charts of a page."""
+    return [svg["aria-labelledby"].split()[0].removesuffix("-title") for svg in page.named("svg") if "role" in svg]
+
+
+def one_arm(**changes) -> dict:
+    """A changing load with speculation alone."""
+    stages = (Stage(start=2.0, end=6.0, duration_s=4.0),)
+    settings = LoadSettings(shape="constant", stages=stages, pairs=2, compare=False)
+    return measured(settings, ["error_rate <= 0"], **changes)
+
+
+def test_an_open_loop_is_shown_by_its_rates() -> None:
+    """Each rate has its own charts; latencies of both arms are compared in place of throughput."""
+    ratio = OPEN["load"]["open_loop"][0]["request_latency_ratio"]
+
+    for words in ("5 requests/s", "20 requests/s", "Latency, speculation / control", f"{ratio['avg']:.2f}"):
+        assert words in OPEN_PAGE.text
+    assert f"95 % interval {ratio['ci_low']:.2f}" in OPEN_PAGE.text
+    assert "Concurrency" not in OPEN_PAGE.text
+    assert "Speed-up not measured" not in OPEN_PAGE.text
+    assert "What bounds it" not in OPEN_PAGE.text
+    assert {
+        "ratio-request_latency",
+        "ratio-time_to_first_token",
+        "throughput-5-per-s",
+        "time_to_first_token-20-per-s",
+        "request_latency-p99-against-5-per-s",
+        "goodput-5-per-s",
+        "by-category",
+    } <= set(pictures(OPEN_PAGE))
+
+
+def test_two_rates_do_not_run_into_one() -> None:
+    """A chart of a load has the requests of that load and of no other."""
+    other = copy.deepcopy(OPEN)
+    lines = [line for line in other["records"].splitlines() if '"rate":5.0' in line]
+    page = Page(render({**other, "records": "\n".join(lines)}))
+
+    assert "request_latency-5-per-s" in pictures(page)
+    assert "request_latency-20-per-s" not in pictures(page)
+
+
+def test_without_a_control_nothing_is_compared() -> None:
+    """One arm has no column of the other, and no comparison is missed."""
+    page = Page(render(one_arm()))
+
+    assert "Request latency, median" in page.text
+    assert "Throughput" in page.text
+    assert "of speculation; the control was left out" in page.text
+    assert "control: the target alone" not in page.text
+    assert "answers identical" not in page.text
+    for words in ("Speed-up not measured", "both arms, "):
+        assert words not in page.text
+
+
+def test_many_loads_share_their_charts() -> None:
+    """A chart has all loads in it, where one after another would be a page for each."""
+    page = Page(render(measured(LoadSettings(shape="poisson", rates=RATES, requests=4, pairs=2), OPEN_RULES)))
+    names = pictures(page)
+
+    assert {"time_to_first_token-control", "request_latency-speculation", "histogram-all"} <= set(names)
+    assert not [
+        name for name in names if name.endswith("-per-s") and "against" not in name and "throughput" not in name
+    ]
+    assert "pale for 1 requests/s, strong for 16 requests/s" in page.text
+    assert "All loads together" in page.text
+
+
+def test_percentiles_have_their_intervals() -> None:
+    """Both bounds, one where there were too few requests for the other."""
+    metrics = OPEN["load"]["arms"][0]["metrics"]["request_latency"]
+    low, high = metrics["percentile_cis"]["p50"]
+
+    assert f"{low:,.0f} to {high:,.0f}" in OPEN_PAGE.text
+    assert metrics["percentile_cis"]["p99"][1] is None
+    assert f"from {metrics['percentile_cis']['p99'][0]:,.0f}" in OPEN_PAGE.text
+
+
+def test_goodput_is_shown_with_what_was_promised() -> None:
+    """The objectives, how many kept them, and how sure that is; without objectives, that there were none."""
+    good = OPEN["load"]["arms"][0]["metrics"]
+
+    assert all(objective in OPEN_PAGE.text for objective in OPEN["load"]["objectives"])
+    assert f"{good['good_request_count']['avg']:.0f} of {good['request_count']['avg']:.0f}" in OPEN_PAGE.text
+    assert "No objective was set" in PAGE.text
+    assert "Share of good requests, Goodput" not in PAGE.text
+
+
+def test_a_goodput_that_was_promised_and_not_measured_is_missed() -> None:
+    """An objective makes it a metric like any other."""
+    load = copy.deepcopy(OPEN["load"])
+    for arm in load["arms"]:
+        del arm["metrics"]["goodput"]
+
+    assert "control, 5 requests/s Goodput" in Page(render({**OPEN, "load": load})).text
+
+
+def test_a_degraded_run_is_marked() -> None:
+    """At the head of the page and beside the lag; a run that kept up says that, too."""
+    late = {"severity": "warning", "code": "load.degraded", "message": "late for 9 % of the time", "hint": "Free it."}
+    load = {**OPEN["load"], "degraded": True, "findings": [late]}
+    page = Page(render({**OPEN, "load": load}))
+
+    assert "Degraded run" in page.text
+    assert "Degraded : late for 9 % of the time. What is slow may be" in page.text
+    assert "Degraded" not in OPEN_PAGE.text
+    assert "The load generator kept up" in OPEN_PAGE.text
+    assert "Dispatch lag (ms)" in OPEN_PAGE.text
+
+
+def test_acceptance_is_shown_by_kind_of_prompt_and_position() -> None:
+    """All loads together, from counts: what the two rates accepted of a kind, of what they drafted."""
+    of_kind = [arm["categories"]["python"] for arm in OPEN["load"]["arms"] if arm["arm"] == "speculation"]
+    accepted, drafted = (
+        sum(kind[f"spec_decode_{name}"]["sum"] for kind in of_kind if f"spec_decode_{name}" in kind)
+        for name in ("accepted_draft_tokens", "draft_tokens")
+    )
+
+    assert "Kind of prompt Requests Drafted Accepted Tokens a step Draft 1 Draft 2 Draft 3 Draft 4" in OPEN_PAGE.text
+    assert f"{drafted:,.0f} {accepted / drafted * 100:.1f} %" in OPEN_PAGE.text
+
+
+def test_a_kind_of_prompt_may_be_called_anything() -> None:
+    """Names of kinds are from a file of prompts: text, however long, and never markup."""
+    load = copy.deepcopy(OPEN["load"])
+    for arm in load["arms"]:
+        arm["categories"][EVIL] = arm["categories"].pop("python")
+    page = Page(render({**OPEN, "load": load}))
+
+    assert {"script", "img"} & {name for name, _ in page.elements} == set()
+    assert "\N{HORIZONTAL ELLIPSIS}" in page.text
+
+
+def test_a_document_of_an_earlier_version_is_shown() -> None:
+    """Closed loops only, no intervals of percentiles, no kinds of prompts, no objectives."""
+    old = copy.deepcopy(DOCUMENTS)
+    load = old["load"]
+    del load["open_loop"], load["objectives"], load["plan"]["rates"], load["plan"]["shape"], load["plan"]["compare"]
+    for entry in (*load["arms"], *load["blocks"], *load["limits"]):
+        del entry["rate"]
+    for arm in load["arms"]:
+        del arm["categories"]
+        for metric in arm["metrics"].values():
+            metric.pop("percentile_cis", None)
+    page = Page(render(old))
+
+    assert "by-category" not in pictures(page)
+    assert "too few for an interval" not in page.text
+    assert f"{load['speedup']['1']['avg']:.2f}\N{MULTIPLICATION SIGN}" in page.text
+
+
+@pytest.mark.parametrize("settings", [{"rates": (7.0,)}, {"stages": (Stage(start=1.0, end=2.0, duration_s=9.0),)}])
+def test_an_open_loop_without_any_request(settings: dict) -> None:
+    """The page stands; a rate that was planned is named, stages have no name before they were measured."""
+    _, plan = Simulator().run(LoadSettings(shape="poisson", **settings))
+    load = build_load_report(LoadRun(records=(), stop_reason="interrupted"), plan, CONTEXT)
+    text = Page(render({"load": load})).text
+
+    assert "Nothing was measured." in text
+    assert ("both arms, 7 requests/s Request latency, speculation / control" in text) == ("rates" in settings)

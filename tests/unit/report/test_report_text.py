@@ -9,9 +9,10 @@ from specdeploy.bench.records import LoadRun
 from specdeploy.bench.schedule import LoadSettings
 from specdeploy.report.text import gate_table, load_table, smoke_table, up_summary
 from tests.unit.bench.simulated import CONTEXT, Simulator, failed
-from tests.unit.report.documents import documents
+from tests.unit.report.documents import documents, measured, open_documents
 
 DOCUMENTS = documents()
+OPEN = open_documents()
 
 
 def test_the_load_table_has_both_arms_speedup_and_acceptance() -> None:
@@ -27,6 +28,35 @@ def test_the_load_table_has_both_arms_speedup_and_acceptance() -> None:
     assert "warning: a block sends 6 different prompts" in text
 
 
+def test_an_open_loop_has_a_table_for_each_rate() -> None:
+    """With the ratio of latencies in place of a speed-up, and goodput where it was promised."""
+    text = load_table(OPEN["load"])
+    ratios = OPEN["load"]["open_loop"][1]
+    latency, first = ratios["request_latency_ratio"], ratios["time_to_first_token_ratio"]
+
+    assert [line for line in text.splitlines() if line.startswith(("5 requests/s ", "20 requests/s "))] != []
+    assert "concurrency" not in text
+    assert "speed-up" not in text
+    assert f"request latency, speculation / control {latency['avg']:.2f}x (95 % interval" in text
+    assert f"time to first token, speculation / control {first['avg']:.2f}x" in text
+    assert "share of good requests" in text
+    assert "share of good requests" not in load_table(DOCUMENTS["load"])
+
+
+def test_one_arm_has_one_column() -> None:
+    """Nothing is compared, and no comparison is missed."""
+    load = measured(LoadSettings(concurrency=(2,), pairs=2, compare=False), ["error_rate <= 0"])["load"]
+    head, _, *rows = load_table(load).splitlines()
+
+    assert head.split() == ["concurrency", "2", "speculation", "unit"]
+    assert "acceptance" in "".join(rows)
+    assert not [row for row in rows if "speed-up" in row or "control" in row]
+    assert [line.split("  ")[0] for line in up_summary({"load": load}, report="r").splitlines()][2:4] == [
+        "acceptance",
+        "latency @2",
+    ]
+
+
 def test_a_run_that_failed_invents_nothing() -> None:
     """Dashes and words where numbers would stand, and why."""
     _, plan = Simulator().run(LoadSettings())
@@ -37,6 +67,15 @@ def test_a_run_that_failed_invents_nothing() -> None:
     assert "acceptance not measured" in text
     assert "failed: 2 requests of speculation at concurrency 1 (timeout)" in text
     assert "partial: the deadline of 9 s passed" in text
+
+
+def test_a_rate_at_which_everything_failed() -> None:
+    """Its failures are said of that rate, and its ratio is not measured."""
+    _, plan = Simulator().run(LoadSettings(shape="poisson", rates=(5.0,)))
+    text = load_table(build_load_report(LoadRun(records=(failed(concurrency=None, rate=5.0),)), plan, CONTEXT))
+
+    assert "latency, speculation / control not measured" in text
+    assert "failed: 1 requests of speculation at 5 requests/s (timeout)" in text
 
 
 def test_nothing_measured_is_said() -> None:
@@ -86,6 +125,15 @@ def test_the_summary_closes_up() -> None:
     assert "smollm2, fp32, 540 MB" in lines[1]
     assert "95 % interval" in lines[5]
     assert lines[-1].endswith("reports/report.html")
+
+
+def test_the_summary_of_an_open_loop_names_its_rates() -> None:
+    """How latency changed, for each."""
+    text = up_summary(OPEN, report="r.html")
+
+    assert "latency @5/s   speculation / control 0." in text
+    assert "latency @20/s  speculation / control 0." in text
+    assert text.isascii()
 
 
 @pytest.mark.parametrize("part", ["smoke", "load", "gate"])

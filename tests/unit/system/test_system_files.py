@@ -54,6 +54,14 @@ def test_json_has_no_nan(tmp_path):
     assert json.loads((tmp_path / "a.json").read_bytes()) == {"name": "Ü", "values": [1, None]}
     with pytest.raises(ValueError, match="not JSON compliant"):
         files.write_json_atomic(tmp_path / "b.json", float("nan"))
+
+
+def test_json_may_hold_halves_of_characters(tmp_path: Path) -> None:
+    """Some server said so; they are spelt out, and come back."""
+    files.write_json_atomic(tmp_path / "a.json", {"said": "\ud83d Ü"})
+
+    assert "\\ud83d Ü" in (tmp_path / "a.json").read_text()
+    assert json.loads((tmp_path / "a.json").read_text()) == {"said": "\ud83d Ü"}
     assert _names(tmp_path) == ["a.json"]
 
 

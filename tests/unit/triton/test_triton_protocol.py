@@ -16,9 +16,9 @@ from specdeploy.triton.protocol import (
     FRONT_DOOR_INPUTS,
     NUMPY_TYPES,
     Chunk,
+    EventSplitter,
     GenerateRequest,
     MalformedResponse,
-    SseDecoder,
     decode_chunk,
     join_chunks,
     make_tensor,
@@ -170,6 +170,19 @@ class TestRequest:
         assert "seed" not in body
         assert dataclasses.replace(request, stream=True) == GenerateRequest.from_json(body)
 
+    def test_min_tokens_goes_by_its_older_name_where_the_model_uses_that(self) -> None:
+        """Releases before 1.0 call the shortest answer min_length; who reads the request back finds one name."""
+        known = dict(FRONT_DOOR_INPUTS)
+        known["min_length"] = known.pop("min_tokens")
+        request = GenerateRequest(prompt="a", max_tokens=9, extra={"min_tokens": 9})
+
+        body = request.to_json(known)
+
+        assert body["min_length"] == 9
+        assert "min_tokens" not in body
+        assert GenerateRequest.from_json(body) == request
+        assert "min_tokens" in request.to_json()
+
     @pytest.mark.parametrize(
         ("name", "value"),
         [
@@ -305,24 +318,24 @@ class TestSse:
         stream = b"".join(b"data: " + event.encode() + b"\n\n" for event in events)
         cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
         pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-        decoder = SseDecoder()
+        splitter = EventSplitter()
 
-        assert events == [event for piece in pieces for event in decoder.feed(piece)]
-        assert not decoder.unfinished
+        assert events == [event.decode() for piece in pieces for event in splitter.feed(piece)]
+        assert not splitter.unfinished
 
     def test_reads_what_the_standard_allows(self) -> None:
         """CRLF, comments, other fields, several data lines and a missing space are all understood."""
         stream = b": hello\r\nevent: x\r\ndata: a\r\ndata:b\r\n\r\n\r\ndata: c\n\n"
 
-        assert SseDecoder().feed(stream) == ["a\nb", "c"]
+        assert EventSplitter().feed(stream) == [b"a\nb", b"c"]
 
     @pytest.mark.parametrize("cut", [b"data: a", b"data: a\n"])
     def test_notices_a_cut(self, cut: bytes) -> None:
         """A stream that ends within an event says so, and the event is not delivered."""
-        decoder = SseDecoder()
+        splitter = EventSplitter()
 
-        assert decoder.feed(cut) == []
-        assert decoder.unfinished
+        assert splitter.feed(cut) == []
+        assert splitter.unfinished
 
 
 class TestAbout:

@@ -1,0 +1,92 @@
+"""``specdeploy load --processes``: the same command line several times, each for a part of the load."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import click
+
+from specdeploy.errors import EXIT_CANNOT_DECIDE, EXIT_ENVIRONMENT, EXIT_OK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from specdeploy.config.load import LoadedConfig
+    from specdeploy.pipeline.generators import Outcome
+
+_INTERRUPTED: Final = 130
+#: What each process is told otherwise, or not at all.
+_OWN: Final = frozenset({"http", "grpc", "metrics", "serve", "processes", "formats", "as_json", "in_step"})
+
+
+def measure(loaded: LoadedConfig, processes: int, server: Iterable[str]) -> dict[str, Any]:
+    """Measure with so many processes, and return the document of them all together.
+
+    Args:
+        loaded: Where the result goes.
+
+        processes: How many.
+
+        server: The options that name the server.
+
+    Raises:
+        BaseException: What a signal raised when nothing was measured, or when it was not Ctrl-C.
+    """
+    from specdeploy.bench.driver import INTERRUPTED_BY_USER, TERMINATED
+    from specdeploy.cli import _events
+    from specdeploy.pipeline import loading
+    from specdeploy.pipeline.generators import run_generators
+    from specdeploy.pipeline.shards import merge_results
+    from specdeploy.pipeline.workspace import workspace
+
+    loading.preflight(loaded)
+    lines = _events.TogetherLines()
+    with tempfile.TemporaryDirectory(prefix="specdeploy-load-") as folder:
+        same = [*_again(click.get_current_context()), *server, f"--set=report.path={folder}", "--in-step"]
+        commands = [
+            [sys.executable, "-m", "specdeploy", "load", *same, f"--shard={number}/{processes}"]
+            for number in range(1, processes + 1)
+        ]
+        try:
+            outcome = run_generators(commands, lines)
+        finally:
+            lines.close()
+        kept = any(Path(folder).glob("*.json"))
+        if outcome.stopped_by is None:
+            _require_sound(outcome, kept=kept)
+        elif not kept:
+            raise outcome.stopped_by
+        by_user = isinstance(outcome.stopped_by, KeyboardInterrupt)
+        reason = "" if outcome.stopped_by is None else INTERRUPTED_BY_USER if by_user else TERMINATED
+        document = merge_results([Path(folder)], workspace(loaded).reports, partial=True, stop_reason=reason)
+    if outcome.stopped_by is not None and not by_user:
+        raise outcome.stopped_by
+    return document
+
+
+def _require_sound(outcome: Outcome, *, kept: bool) -> None:
+    """End as a process did that ended badly, with its words."""
+    sound = {EXIT_OK, EXIT_CANNOT_DECIDE, _INTERRUPTED} if kept else {EXIT_OK, _INTERRUPTED}
+    for code, errors in zip(outcome.exit_codes, outcome.errors, strict=True):
+        if code not in sound:
+            _end(code, errors)
+
+
+def _end(code: int, errors: str) -> NoReturn:
+    click.echo(errors.rstrip(), err=True)
+    raise click.exceptions.Exit(code if code > 0 else EXIT_ENVIRONMENT)
+
+
+def _again(ctx: click.Context) -> list[str]:
+    """Return the options that were given, as they were given."""
+    words = []
+    for option in ctx.command.params:
+        given = ctx.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE
+        if given and option.name not in _OWN:
+            value = ctx.params[option.name or ""]
+            values = value if isinstance(value, tuple) else (value,)
+            words += [f"{max(option.opts, key=len)}={one}" for one in values]
+    return words

@@ -1,0 +1,201 @@
+"""From a running deployment to ``load.json``: what is sent, over which wire, and what is kept of it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+from specdeploy.bench.goodput import parse_objectives
+from specdeploy.bench.records import records_from_jsonl
+from specdeploy.bench.schedule import kv_reuse_findings
+from specdeploy.bench.wire.codec import OpenAICodec, TritonCodec
+from specdeploy.bench.wire.grpc import GrpcCodec, GrpcWire
+from specdeploy.bench.wire.http import HttpWire
+from specdeploy.errors import ConfigError
+from specdeploy.pipeline.measurement import FRONT_DOOR, Line, Lines, Measurement, plan_of
+from specdeploy.pipeline.parquet import PARQUET, records_to_parquet, require_parquet
+from specdeploy.pipeline.shards import ALONE
+from specdeploy.pipeline.subject import connect, deployment, fixed_by
+from specdeploy.pipeline.workspace import workspace
+from specdeploy.report.exports import exports
+from specdeploy.system.files import write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from specdeploy.bench.driver import Progress
+    from specdeploy.config.load import LoadedConfig
+    from specdeploy.pipeline.measurement import OnTrial
+    from specdeploy.pipeline.openai_server import OpenAIServer
+    from specdeploy.pipeline.serving import Addresses
+    from specdeploy.pipeline.shards import Generator
+
+
+def preflight(loaded: LoadedConfig) -> None:
+    """Read everything that a load test takes from the user, and send nothing.
+
+    Raises:
+        ConfigError: The load, the prompts or an objective cannot be used.
+    """
+    plan_of(loaded)
+    parse_objectives(loaded.config.load.slo)
+
+
+def load(
+    loaded: LoadedConfig,
+    endpoints: Addresses,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    generator: Generator = ALONE,
+    on_trial: OnTrial | None = None,
+) -> dict[str, Any]:
+    """Measure a deployment, by default speculation against control, and keep ``load.json`` and the raw records.
+
+    Args:
+        loaded: The load, and where its results go.
+
+        endpoints: Where the deployment is.
+
+        on_progress: Called after every request.
+
+        generator: Which part of the load is sent from here, and when.
+
+        on_trial: If it is given, the highest load that keeps the objectives is searched for, and it hears of each.
+
+    Raises:
+        ConfigError: The prompts cannot be read, or the deployment has no control to compare with.
+
+        ServerFault: The server is not there.
+    """
+    if (method := fixed_by(loaded.config)) and loaded.config.load.compare:
+        raise ConfigError(
+            f"{method} drafts always as it was built to, so this deployment has no control to compare with",
+            hint="set load.compare: false, and measure a deployment without speculation beside it; draft_target and "
+            "ngram have their own control",
+        )
+    plan = plan_of(loaded)
+    findings = kv_reuse_findings(plan, max_sequences=loaded.config.build.max_batch_size)
+
+    def connect_all() -> Lines:
+        return Lines(_line(loaded, endpoints))
+
+    # The counters of a server hold the requests of all shards.
+    triton = endpoints if generator.shard is None else None
+    run = Measurement(loaded, connect_all, triton, deployment(loaded), on_progress, generator)
+    return run.once(generator.part_of(plan), findings) if on_trial is None else run.search(on_trial, findings)
+
+
+def load_openai(
+    loaded: LoadedConfig,
+    server: OpenAIServer,
+    control: OpenAIServer | None = None,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    generator: Generator = ALONE,
+    on_trial: OnTrial | None = None,
+) -> dict[str, Any]:
+    """Measure an OpenAI-compatible server, against another one without speculation if there is one.
+
+    Args:
+        loaded: The load, and where its results go.
+
+        server: What is measured.
+
+        control: The same target without speculation; None measures the server alone.
+
+        on_progress: As for :func:`load`.
+
+        generator: As for :func:`load`.
+
+        on_trial: As for :func:`load`.
+
+    Raises:
+        ConfigError: As :func:`load`; or the two servers are not of one kind.
+
+        ServerFault: A server is not there.
+    """
+    if control is not None and control.dialect.chat != server.dialect.chat:
+        raise ConfigError(
+            "one of the two servers has /v1/completions and the other only /v1/chat/completions",
+            hint="compare servers that are asked in the same way",
+        )
+    changes = {"compare": control is not None, "own_control": False, "chat": server.dialect.chat}
+
+    def connect_all() -> Lines:
+        return Lines(_openai_line(server), None if control is None else _openai_line(control))
+
+    about = {
+        "name": server.model,
+        "profile": "openai",
+        "server": server.address.host,
+        "control": None if control is None else {"name": control.model, "server": control.address.host},
+    }
+    run = Measurement(loaded, connect_all, None, about, on_progress, generator, changes)
+    return run.once(generator.part_of(plan_of(loaded, **changes)), ()) if on_trial is None else run.search(on_trial, ())
+
+
+def _openai_line(server: OpenAIServer) -> Line:
+    codec = OpenAICodec(server.address, model=server.model, dialect=server.dialect, api_key=server.api_key)
+    return Line(HttpWire(server.address.host, tls=server.address.tls), codec)
+
+
+def _line(loaded: LoadedConfig, endpoints: Addresses) -> Line:
+    """Ask the front door for its inputs now, so that no measured request waits for them."""
+    wanted = loaded.config.load
+    with contextlib.closing(connect(endpoints, wanted.request_timeout_s)) as client:
+        inputs = client.metadata(FRONT_DOOR).input_types
+    if wanted.protocol == "http":
+        codec = TritonCodec(endpoints.http_url, model=FRONT_DOOR, inputs=inputs)
+        return Line(HttpWire(endpoints.http_url), codec)
+    return Line(GrpcWire(endpoints.grpc_url), GrpcCodec(model=FRONT_DOOR, inputs=inputs))
+
+
+def require_exports(formats: Iterable[str]) -> None:
+    """Stop, before anything is measured, when a format cannot be written.
+
+    Raises:
+        EnvironmentFault: The package for Parquet is not installed.
+    """
+    if PARQUET in formats:
+        require_parquet()
+
+
+def export(loaded: LoadedConfig, document: Mapping[str, Any], formats: Iterable[str]) -> tuple[Path, ...]:
+    """Write a load test for other tools, into the report folder, and return the files.
+
+    Args:
+        loaded: Where results go.
+
+        document: The document of the load test.
+
+        formats: ``csv``, ``github``, ``aiperf``, ``parquet``.
+
+    Raises:
+        ConfigError: A format is not one of these.
+
+        EnvironmentFault: The package for Parquet is not installed.
+    """
+    wanted = tuple(dict.fromkeys(formats))
+    if not wanted:
+        return ()
+    place = workspace(loaded)
+    records = records_from_jsonl(place.records_jsonl.read_text(encoding="utf-8"))
+    tables = [place.records_jsonl.with_suffix(".parquet")] if PARQUET in wanted else []
+    for path in tables:
+        write_atomic(path, records_to_parquet(records))
+    wanted = tuple(name for name in wanted if name != PARQUET)
+    files = exports(document, records, wanted, epoch_offset_s=_epoch_offset_s(document))  # type: ignore[arg-type]
+    written = tables
+    for name, text in files.items():
+        path = place.reports / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text)
+        written.append(path)
+    return tuple(written)
+
+
+def _epoch_offset_s(document: Mapping[str, Any]) -> float:
+    """Return what is added to a time of the records to have seconds since 1970."""
+    return dt.datetime.fromisoformat(document["started_at"]).timestamp() - float(document["started_s"])

@@ -1,0 +1,139 @@
+"""Streamed tokens per second of CPU time: our load generator against AIPerf and guidellm; and how late it sends.
+
+All three ask the same server, which answers every chat with 128 tokens at 10 ms each, for the same number of answers,
+32 at a time. What a tool burns in all its processes is counted; what starting and ending it takes is not: the CPU time
+of a run with few requests is taken off. The peers take the server's word for the number of tokens, as ours does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median, quantiles
+from typing import TYPE_CHECKING
+
+from tests.bench.null_server import MODEL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Command = Callable[[int, int, Path], list[str]]
+
+ROOT = Path(__file__).parents[2]
+TOKENIZER = ROOT / "checkpoints" / "smollm2-135m-instruct"
+PEERS = ROOT / ".venv" / "peers"
+PACKAGES = "aiperf==0.13.0 guidellm==0.8.1 torch==2.13.0"
+ROUNDS = 3
+CONCURRENCY = 32
+FEW, MANY = 32, 352
+TOKENS = 128
+INTERVAL_MS = 10.0
+RATE, SECONDS = 200, 10
+#: Tokens of an answer while requests are sent at a rate: with 128 the server would be the busier of the two.
+SHORT = 16
+
+
+def rows() -> list[tuple[str, float]]:
+    """Return the ratios; the three tools take turns."""
+    _install_peers()
+    tools: dict[str, Command] = {"ours": _ours, "AIPerf": _aiperf, "guidellm": _guidellm}
+    taken: dict[str, list[float]] = {name: [] for name in tools}
+    with _null_server(TOKENS) as port:
+        for number in range(ROUNDS):
+            # Another order each time: none is always the one that finds the caches cold.
+            for name in (*list(tools)[number:], *list(tools)[:number]):
+                taken[name].append(_cpu_s(tools[name], port, MANY) - _cpu_s(tools[name], port, FEW))
+    seconds = {name: median(values) for name, values in taken.items()}
+    tokens = (MANY - FEW) * TOKENS
+    return [
+        ("streamed tokens per CPU second, ours / AIPerf", seconds["AIPerf"] / seconds["ours"]),
+        ("streamed tokens per CPU second, ours / guidellm", seconds["guidellm"] / seconds["ours"]),
+        ("CPU time per streamed token, us", 1e6 * seconds["ours"] / tokens),
+        (f"sent late at {RATE} requests/s, p99, ms", 1e3 * _late_s()),
+    ]
+
+
+def _late_s() -> float:
+    """Return the 99th percentile of how late requests are sent that are due at random times."""
+    with _null_server(SHORT) as port:
+        command = [*_client("open", port, RATE * SECONDS), str(RATE)]
+        done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=300)
+    return quantiles(json.loads(done.stdout)["late_s"], n=100)[98]
+
+
+def _cpu_s(tool: Command, port: int, requests: int) -> float:
+    """Return the CPU time of a tool and of all its processes for so many requests."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        command = [sys.executable, "-m", "tests.bench.cpu_time", folder + "/cpu", *tool(port, requests, place)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        subprocess.run(command, cwd=place, env=environment, check=True, capture_output=True, timeout=600)
+        return float((place / "cpu").read_text())
+
+
+def _client(kind: str, port: int, requests: int) -> list[str]:
+    return [sys.executable, "-m", "tests.bench.load_client", kind, str(port), str(requests)]
+
+
+def _ours(port: int, requests: int, _place: Path) -> list[str]:
+    return [*_client("closed", port, requests), str(CONCURRENCY)]
+
+
+def _aiperf(port: int, requests: int, place: Path) -> list[str]:
+    options = {
+        "model": MODEL,
+        "url": f"http://127.0.0.1:{port}",
+        "endpoint-type": "chat",
+        "tokenizer": TOKENIZER,
+        "concurrency": CONCURRENCY,
+        "request-count": requests,
+        "synthetic-input-tokens-mean": 50,
+        "output-tokens-mean": TOKENS,
+        "ui": "none",
+        "artifact-dir": place,
+    }
+    # Whatever it can leave out, it leaves out.
+    switches = ["--streaming", "--use-server-token-count", "--no-server-metrics", "--no-gpu-telemetry"]
+    said = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return [str(PEERS / "bin" / "aiperf"), "profile", *said, *switches]
+
+
+def _guidellm(port: int, requests: int, place: Path) -> list[str]:
+    options = {
+        "backend": f"kind=openai_http,target=http://127.0.0.1:{port},model={MODEL}",
+        "profile": f"kind=concurrent,streams={CONCURRENCY}",
+        "constraint": f"kind=max_requests,count={requests}",
+        "tokenizer": f"kind=hf_auto,model={TOKENIZER}",
+        "data": f"kind=synthetic_text,prompt_tokens=50,output_tokens={TOKENS}",
+        "output": f"kind=json,path={place / 'result.json'}",
+    }
+    said = [word for name, value in options.items() for word in (f"--{name}", value)]
+    return [str(PEERS / "bin" / "guidellm"), "run", *said, "--disable-console"]
+
+
+@contextlib.contextmanager
+def _null_server(tokens: int) -> Iterator[int]:
+    """Run the server for the time of the block, and give its port."""
+    command = [sys.executable, "-m", "tests.bench.null_server", str(tokens), str(INTERVAL_MS)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
+        finally:
+            process.terminate()
+
+
+def _install_peers() -> None:
+    """Make the environment of the peers, apart from ours; a second call returns at once."""
+    stamp = PEERS / ".installed"
+    if stamp.is_file() and stamp.read_text() == PACKAGES:
+        return
+    pip = [str(PEERS / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([sys.executable, "-m", "venv", "--clear", str(PEERS)], check=True)
+    subprocess.run([*pip, *PACKAGES.split()], check=True)
+    stamp.write_text(PACKAGES)
