@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.tiny import perturb_checkpoint, write_tiny_checkpoint
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
+
+ROOT = Path(__file__).parents[1]
+#: Longer than a command takes to end on a busy machine.
+ENDS_WITHIN_S = 60.0
 
 CONFIG = """\
 name: tiny
@@ -59,3 +65,37 @@ def specdeploy(
         timeout=timeout_s,
         check=False,
     )
+
+
+def start(folder: Path, command: Sequence[str]) -> subprocess.Popen[str]:
+    """Start one command line, to be ended by :func:`finish`."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "specdeploy", *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Return what was printed; a process that does not end soon fails the test."""
+    try:
+        return process.communicate(timeout=ENDS_WITHIN_S)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[Path]:
+    """Build a deployment of tiny checkpoints in a folder, and run its server for the time of the block."""
+    write_deployment(folder)
+    try:
+        for command in (("build",), ("repo",), ("serve", "--detach")):
+            done = specdeploy(*command, cwd=folder)
+            assert done.returncode == 0, done.stderr
+        yield folder
+    finally:
+        specdeploy("serve", "stop", cwd=folder)

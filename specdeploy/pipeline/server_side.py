@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from specdeploy.deploy.metrics import Sample
     from specdeploy.pipeline.serving import Addresses
     from specdeploy.system.clock import Clock
+    from specdeploy.triton.client import TritonClient
 
 #: A server that does not tell its counters in this time is not waited for.
 _TIMEOUT_S: Final = 2.0
@@ -81,24 +82,25 @@ class ServerSide:
     def _counts(self) -> ServerCounts | None:
         try:
             with connect(self._endpoints, _TIMEOUT_S) as client:
-                return read_counts(client.every_statistics(), self._samples())
+                return read_counts(client.every_statistics(), self._samples(client))
         except SpecdeployError:
             return None
 
-    def _samples(self) -> tuple[Sample, ...]:
+    def _samples(self, client: TritonClient) -> tuple[Sample, ...]:
         """Return what the metrics page says; nothing when there is none."""
         if self._endpoints.metrics_url is None:
             return ()
         try:
-            with connect(self._endpoints, _TIMEOUT_S) as client:
-                return parse_metrics(client.metrics_text())
+            return parse_metrics(client.metrics_text())
         except SpecdeployError:
             return ()
 
     def _read_gauges(self) -> None:
         with GpuTelemetry() if self._here else contextlib.nullcontext() as gpus:
             while not self._over.wait(self._period_s):
-                values = {**gauges(self._samples()), **(gpus.read() if gpus is not None else {})}
+                with connect(self._endpoints, _TIMEOUT_S) as client:
+                    values = gauges(self._samples(client))
+                values |= gpus.read() if gpus is not None else {}
                 if values:
                     self.readings.append(GaugeReading(at_s=self._clock.monotonic(), values=values))
 

@@ -29,7 +29,7 @@ from specdeploy.config.schema import LoadConfig
 from specdeploy.pipeline import loading
 from specdeploy.triton.client.failures import Label
 from specdeploy.triton.protocol import Chunk
-from tests.deployments import specdeploy, write_deployment
+from tests.deployments import served, specdeploy
 from tests.unit.bench.bench_tokenizers import WORDS
 from tests.unit.openai.fake_openai import MODEL, FakeOpenAI
 
@@ -323,15 +323,8 @@ def test_a_run_in_which_nothing_succeeded_decides_nothing(folder: Path) -> None:
 @pytest.fixture(name="served", scope="module")
 def _served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A built deployment of tiny checkpoints with its server running."""
-    folder = tmp_path_factory.mktemp("served")
-    write_deployment(folder)
-    try:
-        for command in (("build",), ("repo",), ("serve", "--detach")):
-            done = specdeploy(*command, cwd=folder)
-            assert done.returncode == 0, done.stderr
+    with served(tmp_path_factory.mktemp("served")) as folder:
         yield folder
-    finally:
-        specdeploy("serve", "stop", cwd=folder)
 
 
 @pytest.mark.cpu

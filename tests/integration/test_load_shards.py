@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +13,11 @@ import pytest
 
 from specdeploy.bench.records import records_from_jsonl
 from specdeploy.system.files import free_port
-from tests.deployments import specdeploy
-from tests.timed_server import ROOT, Script, prompts, timed_server
+from tests.deployments import finish, specdeploy, start
+from tests.timed_server import Script, prompts, timed_server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -53,27 +50,6 @@ def arguments(url: str, settings: dict[str, str], *more: str) -> list[str]:
     changed = {"requests": str(REQUESTS), **settings}
     words = [word for key, value in changed.items() for word in ("--set", f"load.{key}={value}")]
     return ["load", "--http", url, "--grpc", url, *words, *more]
-
-
-def start(folder: Path, command: Sequence[str]) -> subprocess.Popen[str]:
-    """Start one process."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "specdeploy", *command],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Return what was printed; a process that does not end soon fails the test."""
-    try:
-        return process.communicate(timeout=PATIENCE_S)
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def document_of(folder: Path, name: str = "load.json") -> dict[str, Any]:

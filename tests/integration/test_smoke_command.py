@@ -25,7 +25,7 @@ from specdeploy.cli import cli
 from specdeploy.smoke import CHECKS
 from specdeploy.smoke.cures import CURES
 from specdeploy.smoke.golden import answers_digest
-from tests.deployments import specdeploy, write_deployment
+from tests.deployments import served, specdeploy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -464,15 +464,8 @@ def test_every_command_of_the_page_exists() -> None:
 @pytest.fixture(name="served", scope="module")
 def _served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A built deployment of tiny checkpoints with its server running."""
-    folder = tmp_path_factory.mktemp("served")
-    write_deployment(folder)
-    try:
-        for command in (("build",), ("repo",), ("serve", "--detach")):
-            done = specdeploy(*command, cwd=folder)
-            assert done.returncode == 0, done.stderr
+    with served(tmp_path_factory.mktemp("served")) as folder:
         yield folder
-    finally:
-        specdeploy("serve", "stop", cwd=folder)
 
 
 real = [pytest.mark.cpu, pytest.mark.triton]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from specdeploy.bench.wire.call import Reply
-ADDRESS = ServerAddress.parse("http://[::1]:5/root/v1")
+ADDRESS = ServerAddress.parse("http://[::1]:5/prefix/v1")
 REQUEST = GenerateRequest(prompt="one two", max_tokens=5, stop_words=("x",))
 
 
