@@ -50,9 +50,14 @@ class Budget:
         self._ends_at = monotonic() + seconds
 
     @property
+    def left_s(self) -> float:
+        """Seconds that are left; below 0 once it is used up."""
+        return self._ends_at - self._monotonic()
+
+    @property
     def over(self) -> bool:
         """Whether it is used up."""
-        return self._monotonic() >= self._ends_at
+        return self.left_s <= 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

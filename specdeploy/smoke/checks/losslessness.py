@@ -170,9 +170,11 @@ def _with_chance(
 ) -> tuple[NextTokenTest, ...]:
     """Compare distributions where most drafts are rejected: elsewhere a wrong rule has little to get wrong."""
     budget, longest = budgets
+    least, least_s = min(LEAST, probe.expect.samples), 0.0
     samples: list[Samples] = []
     for prompt in prompts[:_SAMPLED_PROMPTS]:
-        if samples and budget.over:
+        left_s = budget.left_s
+        if samples and left_s < least_s:
             break
         taken = sampler.take(
             prompt.name,
@@ -180,8 +182,10 @@ def _with_chance(
             probe.expect.samples,
             lambda count: longest.over or (budget.over and count >= LEAST),
         )
-        if not samples or len(taken.control) >= min(LEAST, probe.expect.samples):
+        if not samples or len(taken.control) >= least:
             samples.append(taken)
+            # What the least of another prompt will take, so that none is begun which there is no time to end.
+            least_s = (left_s - budget.left_s) * least / len(taken.control)
     return compare(samples, probe.expect.alpha)
 
 
