@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from specdeploy.bench import arrivals
 from specdeploy.bench.arrivals import Process, Stage
-from specdeploy.bench.prompts import OutputLength, unique
+from specdeploy.bench.prompts import OutputLength, Prefixes, shared_prefix, unique
 from specdeploy.bench.records import ARMS, CONTROL, SPECULATION, WARMUP_PAIR, Arm, LoadPoint
 from specdeploy.bench.shards import WHOLE, Shard
 from specdeploy.errors import ConfigError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from specdeploy.bench.prompts import Prompt, PromptSet, Trace
 
+NO_PREFIXES: Final = Prefixes()
 Shape: TypeAlias = Literal["closed", Process, "trace"]
 SHAPES: Final[tuple[str, ...]] = ("closed", *get_args(Process), "trace")
 DEFAULT_MAX_CONNECTION_FAILURES: Final = 5
@@ -122,7 +124,24 @@ class LoadSettings:
 
         output: Lengths of the answers.
 
+        recorded_length: Whether an answer may be as long as the one that the file of prompts has, in place of
+            ``output``.
+
+        input_tokens_mean: Of synthetic prompts: their mean length in tokens.
+
+        input_tokens_stddev: Its standard deviation.
+
+        output_tokens_mean: Of synthetic prompts: the mean length of their answers; 0 leaves them to ``output``.
+
+        output_tokens_stddev: Its standard deviation.
+
         distinct: Whether every request gets a first line of its own, against reuse of the KV cache.
+
+        prefix_tokens: Length of the common prefixes that requests begin with; 0: they begin with none.
+
+        prefix_count: How many such prefixes there are.
+
+        prefix_share: The part of the requests that begins with one of them, above 0 and at most 1.
 
         temperature: 0 decodes greedily.
 
@@ -156,7 +175,15 @@ class LoadSettings:
     arm: Arm = SPECULATION
     warmup_requests: int = 2
     output: OutputLength = OutputLength(max_tokens=64)  # noqa: RUF009 - frozen
+    recorded_length: bool = False
+    input_tokens_mean: int = 0
+    input_tokens_stddev: float = 0.0
+    output_tokens_mean: int = 0
+    output_tokens_stddev: float = 0.0
     distinct: bool = False
+    prefix_tokens: int = 0
+    prefix_count: int = 1
+    prefix_share: float = 1.0
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
@@ -171,6 +198,14 @@ class LoadSettings:
     def arms(self) -> tuple[Arm, ...]:
         """Who is measured."""
         return ARMS if self.compare else (self.arm,)
+
+    @property
+    def different_requests(self) -> int | None:
+        """How many requests there are that need a prompt of their own; None where a time decides, or a trace."""
+        if self.shape == "trace" or self.stages or self.duration_s is not None:
+            return None
+        loads = len(self.concurrency if self.shape == "closed" else self.rates)
+        return loads * (self.warmup_requests + self.pairs * self.requests)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -224,7 +259,9 @@ class LoadPlan:
         }
 
 
-def plan_load(settings: LoadSettings, prompts: PromptSet, trace: Trace | None = None) -> LoadPlan:
+def plan_load(
+    settings: LoadSettings, prompts: PromptSet, trace: Trace | None = None, prefixes: Prefixes = NO_PREFIXES
+) -> LoadPlan:
     """Lay out the blocks of a run.
 
     Args:
@@ -234,11 +271,18 @@ def plan_load(settings: LoadSettings, prompts: PromptSet, trace: Trace | None = 
 
         trace: What is sent, and when, with ``shape`` trace.
 
+        prefixes: What a share of the requests begins with.
+
     Raises:
-        ConfigError: A setting leaves nothing to measure, a load comes twice, or a prompt wants a longer answer than
-            the run allows.
+        ConfigError: As `check_load`; or the shape and the prompts do not fit together, or a prompt wants a longer
+            answer than the run allows.
     """
-    _check(settings, trace)
+    check_load(settings)
+    if (settings.shape == "trace") != (trace is not None):
+        raise ConfigError(
+            f"load.shape is {settings.shape}, and the prompts are {'a trace' if trace else 'no trace'}",
+            hint="A trace is sent with load.shape trace, and nothing else is.",
+        )
     if trace is not None:
         prompts = trace.prompt_set
     for prompt in prompts.prompts:
@@ -247,9 +291,30 @@ def plan_load(settings: LoadSettings, prompts: PromptSet, trace: Trace | None = 
         settings=settings,
         prompt_set=prompts.name,
         prompt_count=len(prompts),
-        blocks=tuple(_Layout(settings, prompts, trace).blocks()),
-        findings=prompts.findings,
+        blocks=tuple(_Layout(settings, prompts, trace, prefixes.texts).blocks()),
+        findings=(*prompts.findings, *prefixes.findings),
     )
+
+
+def check_load(settings: LoadSettings) -> None:
+    """Refuse settings that no prompts could be sent by.
+
+    Raises:
+        ConfigError: A setting leaves nothing to measure or contradicts another one, or a load comes twice.
+    """
+    for key in ("requests", "pairs", "max_connection_failures"):
+        if getattr(settings, key) < 1:
+            raise ConfigError(f"load.{key} is {getattr(settings, key)}", hint="It must be at least 1.")
+    if not (math.isfinite(settings.burstiness) and settings.burstiness > 0):
+        raise ConfigError(
+            f"load.burstiness is {settings.burstiness:g}", hint="It is a finite number above 0; 1 is a Poisson process."
+        )
+    _check_shape(settings)
+    _check_prefix(settings)
+    if settings.shape == "closed":
+        _check_loads("concurrency", settings.concurrency, least=1)
+    elif settings.shape != "trace" and not settings.stages:
+        _check_loads("rates", settings.rates, least=0)
 
 
 def kv_reuse_findings(plan: LoadPlan, *, max_sequences: int) -> tuple[Finding, ...]:
@@ -263,37 +328,97 @@ def kv_reuse_findings(plan: LoadPlan, *, max_sequences: int) -> tuple[Finding, .
     Returns:
         One warning if so, else nothing.
     """
-    distinct = min((len(set(block.prompts)) for block in _measured(plan)), default=0)
+    # By their texts: lines of a file have ids of their own, also where they say the same.
+    smallest = min(_measured(plan), key=_different)
+    distinct = _different(smallest)
     if distinct > max_sequences or not plan.settings.compare:
         return ()
+    if plan.settings.distinct and plan.block_s is not None:
+        # Its prompts come again with other first lines, so that nobody knows how many a block will have.
+        return ()
+    # What is shared on purpose is no flaw; whole prompts that come again are one all the same.
+    whole = "whole prompts, more than the common prefixes," if plan.settings.prefix_tokens else "its prompts"
+    hint, where = _more_prompts(plan, len(smallest.prompts), max_sequences + 1)
     return (
         Finding(
             severity="warning",
             code="load.kv-cache-flatters",
             message=(
                 f"a block sends {distinct} different prompts and an engine keeps {max_sequences} sequences: the second "
-                "arm of each pair finds its prompts in the KV cache, so its time to first token and the speed-up mean "
+                f"arm of each pair finds {whole} in the KV cache, so its time to first token and the speed-up mean "
                 "little"
             ),
-            hint=f"Set load.requests to at least {max_sequences + 1}, with as many prompts.",
-            where="load.requests",
+            hint=hint,
+            where=where,
         ),
     )
 
 
+def _different(block: Block) -> int:
+    return len({prompt.text for prompt in block.prompts})
+
+
+def _more_prompts(plan: LoadPlan, sent: int, least: int) -> tuple[str, str]:
+    """Return how a block, which sends some now, comes to at least so many different prompts, and by which key."""
+    settings = plan.settings
+    kind = "trace" if settings.shape == "trace" else "set"
+    if sent >= least or plan.block_s is not None:
+        return f"Use a {kind} of at least {least} different prompts, or load.distinct.", "load.prompts"
+    if settings.shape == "trace":
+        return f"Use a trace of at least {least} requests.", "load.prompts"
+    for key in ("stages", "duration_s"):
+        if getattr(settings, key):
+            return f"Make load.{key} longer, to at least {least} requests, with as many prompts.", f"load.{key}"
+    return f"Set load.requests to at least {least}, with as many prompts.", "load.requests"
+
+
 def prompt_findings(plan: LoadPlan) -> tuple[Finding, ...]:
-    """Say what is to be known of how the prompts were made, and whether a block is so long that it sends one twice."""
+    """Say how the prompts were made, what they share, and whether a block is so long that it sends one twice."""
+    known = (*plan.findings, *_prefix_findings(plan))
     longest = max((len(block.prompts) for block in _measured(plan)), default=0)
     if longest <= plan.prompt_count or plan.settings.distinct:
-        return plan.findings
+        return known
     return (
-        *plan.findings,
+        *known,
         Finding(
             severity="warning",
             code="load.prompts-repeat",
             message=f"a block of {longest} requests repeats prompts: {plan.prompt_set} has {plan.prompt_count}",
             hint="Use a larger prompt set, fewer requests in more pairs, or load.distinct.",
             where="load.requests",
+        ),
+    )
+
+
+def _prefix_findings(plan: LoadPlan) -> tuple[Finding, ...]:
+    """Say how much of what an arm sends begins alike, as it was asked for."""
+    settings = plan.settings
+    if not settings.prefix_tokens:
+        return ()
+    # Both arms of a pair send the same.
+    sent = [prompt for block in _measured(plan) if block.arm == settings.arms[0] for prompt in block.prompts]
+    used = Counter(prompt.prefix for prompt in sent if prompt.prefix)
+    # By time nobody knows how many are sent; the share is that of the set.
+    by_time = plan.block_s is not None
+    part = f"{used.total() / len(sent):.0%} of the" if by_time else f"{used.total()} of {len(sent)}"
+    which = f"one of {len(used)} common prefixes" if len(used) > 1 else "a common prefix"
+    told = f"{part} requests of an arm begin with {which} of {settings.prefix_tokens} tokens"
+    if not used or max(used.values()) == 1:
+        return (
+            Finding(
+                severity="warning",
+                code="load.prefix-not-shared",
+                message=f"{told}, and no two with the same: no request shares the beginning of another one",
+                hint="Lower load.prefix_count, raise load.prefix_share, or send more requests.",
+                where="load.prefix_count" if settings.prefix_count > 1 else "load.prefix_share",
+            ),
+        )
+    return (
+        Finding(
+            severity="info",
+            code="load.prefix-shared",
+            message=f"{told}: a server that keeps the KV cache of a prefix skips its prefill, in both arms alike",
+            where="load.prefix_tokens",
         ),
     )
 
@@ -309,10 +434,13 @@ class _Timed:
 class _Layout:
     """Lays out the blocks; every block takes the prompts that follow those of the block before."""
 
-    def __init__(self, settings: LoadSettings, prompts: PromptSet, trace: Trace | None) -> None:
+    def __init__(
+        self, settings: LoadSettings, prompts: PromptSet, trace: Trace | None, prefixes: Sequence[str]
+    ) -> None:
         self._settings = settings
         self._order = prompts if trace is not None else prompts.shuffled(settings.seed)
         self._trace = trace
+        self._prefixes = prefixes
         self._taken = 0
 
     def blocks(self) -> Iterator[Block]:
@@ -373,8 +501,12 @@ class _Layout:
 
     def _take(self, count: int) -> tuple[Prompt, ...]:
         prompts = self._order.select(count, self._taken if self._trace is None else 0)
-        if self._settings.distinct:
-            prompts = unique(prompts, seed=self._settings.seed, first=self._taken)
+        settings = self._settings
+        if self._prefixes:
+            share = settings.prefix_share
+            prompts = shared_prefix(prompts, texts=self._prefixes, share=share, seed=settings.seed, first=self._taken)
+        if settings.distinct:
+            prompts = unique(prompts, seed=settings.seed, first=self._taken)
         self._taken += count
         return prompts
 
@@ -405,26 +537,6 @@ def _measured(plan: LoadPlan) -> Iterator[Block]:
     return (block for block in plan.blocks if block.pair != WARMUP_PAIR)
 
 
-def _check(settings: LoadSettings, trace: Trace | None) -> None:
-    for key in ("requests", "pairs", "max_connection_failures"):
-        if getattr(settings, key) < 1:
-            raise ConfigError(f"load.{key} is {getattr(settings, key)}", hint="It must be at least 1.")
-    if not (math.isfinite(settings.burstiness) and settings.burstiness > 0):
-        raise ConfigError(
-            f"load.burstiness is {settings.burstiness:g}", hint="It is a finite number above 0; 1 is a Poisson process."
-        )
-    _check_shape(settings)
-    if settings.shape == "closed":
-        _check_loads("concurrency", settings.concurrency, least=1)
-    elif settings.shape != "trace" and not settings.stages:
-        _check_loads("rates", settings.rates, least=0)
-    if (settings.shape == "trace") != (trace is not None):
-        raise ConfigError(
-            f"load.shape is {settings.shape}, and the prompts are {'a trace' if trace else 'no trace'}",
-            hint="A trace is sent with load.shape trace, and nothing else is.",
-        )
-
-
 def _check_shape(settings: LoadSettings) -> None:
     """Refuse what the shape would not look at: a run would measure something else than was asked for."""
     given = [key for key in ("rates", "stages") if getattr(settings, key)]
@@ -435,6 +547,22 @@ def _check_shape(settings: LoadSettings) -> None:
         )
     if len(given) > 1:
         raise ConfigError("load.rates and load.stages are both given", hint="Stages replace rates: keep one of them.")
+
+
+def _check_prefix(settings: LoadSettings) -> None:
+    """Refuse a share of nothing, and nothing of a prefix."""
+    given = [key for key in ("prefix_count", "prefix_share") if getattr(settings, key) != 1]
+    if given and not settings.prefix_tokens:
+        raise ConfigError(
+            f"load.{given[0]} is {getattr(settings, given[0])}, and load.prefix_tokens is 0: there is no common prefix",
+            hint=f"Say how long it is, such as load.prefix_tokens: 256, or leave out load.{given[0]}.",
+        )
+    if settings.prefix_tokens and not settings.prefix_share:
+        raise ConfigError(
+            f"load.prefix_share is 0, so that no request begins with the {settings.prefix_tokens} tokens of "
+            "load.prefix_tokens",
+            hint="Set load.prefix_share above 0, or leave out load.prefix_tokens.",
+        )
 
 
 def _check_loads(key: str, loads: Sequence[float], *, least: float) -> None:

@@ -322,7 +322,22 @@ class LoadConfig:
 
     prompts: str = option(
         "code",
-        describe="code, chat, summarisation, translation, reasoning, multilingual, mixed; or a file: prompts, a trace.",
+        describe="code, chat, summarisation, translation, reasoning, multilingual, mixed, synthetic; or a file.",
+    )
+    input_tokens_mean: int = option(
+        0, describe="Of synthetic prompts: their mean length, in tokens.", minimum=0, maximum=10_000_000
+    )
+    input_tokens_stddev: float = option(
+        0.0, describe="Its standard deviation. 0: all are alike.", minimum=0, maximum=10_000_000
+    )
+    output_tokens_mean: int = option(
+        0,
+        describe="Mean length of their answers, each of which has just its own. 0: as of other prompts.",
+        minimum=0,
+        maximum=10_000_000,
+    )
+    output_tokens_stddev: float = option(
+        0.0, describe="Its standard deviation. 0: all are alike.", minimum=0, maximum=10_000_000
     )
     shape: LoadShape = option(
         "closed",
@@ -351,8 +366,23 @@ class LoadConfig:
     fixed_length: bool = option(
         False, describe="Every answer has max_tokens (for speed); else it ends where the model ends it."
     )
+    recorded_length: bool = option(
+        False, describe="An answer may be as long as the one that the ShareGPT file has, in place of max_tokens."
+    )
     distinct: bool = option(
         False, describe="Every request begins with a line of its own, so that no KV cache of another one is reused."
+    )
+    prefix_tokens: int = option(
+        0,
+        describe="Length of common prefixes, as of system prompts, that requests begin with. 0: none.",
+        minimum=0,
+        maximum=10_000_000,
+    )
+    prefix_count: int = option(
+        1, describe="How many such prefixes there are, used equally often.", minimum=1, maximum=10_000
+    )
+    prefix_share: float = option(
+        1.0, describe="The share of requests that begin with one of them.", minimum=0, maximum=1
     )
     slo: tuple[str, ...] = option(
         (), describe="What a good request keeps, such as `time_to_first_token <= 300ms`, one a line: goodput."
@@ -363,7 +393,9 @@ class LoadConfig:
     protocol: LoadProtocol = option("grpc", describe="How Triton is asked: grpc streams, or http generate_stream.")
     temperature: float = option(0.0, describe="0 decodes greedily.", minimum=0)
     top_p: float = option(1.0, describe="Nucleus of sampled requests; unused at temperature 0.", minimum=0, maximum=1)
-    seed: int = option(0, describe="Seed of the prompt order and of sampled requests.", minimum=0)
+    seed: int = option(
+        0, describe="Seed of the prompt order, of schedules, of made texts and of sampled requests.", minimum=0
+    )
     request_timeout_s: float = option(120.0, describe="A request that takes longer counts as an error.", minimum=1)
     telemetry_s: float = option(
         1.0, describe="Seconds between two looks at the server's metrics while it works; 0 takes none.", minimum=0

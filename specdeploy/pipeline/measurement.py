@@ -14,13 +14,13 @@ from specdeploy.bench.goodput import parse_objectives
 from specdeploy.bench.load_report import RunContext, build_load_report
 from specdeploy.bench.prompts import OutputLength
 from specdeploy.bench.records import ARMS, SPECULATION
-from specdeploy.bench.schedule import LoadSettings, plan_load, prompt_findings
+from specdeploy.bench.schedule import LoadSettings, check_load, plan_load, prompt_findings
 from specdeploy.bench.search import Aim, search_loads
 from specdeploy.bench.stages import parse_stages
 from specdeploy.errors import ConfigError
 from specdeploy.pipeline.server_side import ServerSide
 from specdeploy.pipeline.shards import keep
-from specdeploy.pipeline.subject import workload_of
+from specdeploy.pipeline.workload import workload_of
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.system.clock import SystemClock
 from specdeploy.system.host import probe_host
@@ -197,6 +197,8 @@ def plan_of(loaded: LoadedConfig, **changes: Any) -> LoadPlan:  # noqa: ANN401 -
 
     Raises:
         ConfigError: The load or the prompts cannot be used.
+
+        ToolMissing: The package that counts tokens is needed, and not installed.
     """
     wanted = loaded.config.load
     settings = LoadSettings(
@@ -211,12 +213,21 @@ def plan_of(loaded: LoadedConfig, **changes: Any) -> LoadPlan:  # noqa: ANN401 -
         compare=wanted.compare,
         warmup_requests=wanted.warmup_requests,
         output=OutputLength(max_tokens=wanted.max_tokens, fixed=wanted.fixed_length),
+        recorded_length=wanted.recorded_length,
+        input_tokens_mean=wanted.input_tokens_mean,
+        input_tokens_stddev=wanted.input_tokens_stddev,
+        output_tokens_mean=wanted.output_tokens_mean,
+        output_tokens_stddev=wanted.output_tokens_stddev,
         distinct=wanted.distinct,
+        prefix_tokens=wanted.prefix_tokens,
+        prefix_count=wanted.prefix_count,
+        prefix_share=wanted.prefix_share,
         temperature=wanted.temperature,
         top_p=wanted.top_p,
         seed=wanted.seed,
         request_timeout_s=wanted.request_timeout_s,
     )
     settings = dataclasses.replace(settings, **changes)
-    prompts, trace = workload_of(loaded, wanted.prompts, "load.prompts")
-    return plan_load(settings, prompts, trace)
+    # Made texts take their time: what cannot be sent is refused before.
+    check_load(settings)
+    return plan_load(settings, *workload_of(loaded, settings))

@@ -6,18 +6,9 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from specdeploy.bench.prompts import (
-    BUNDLED,
-    Trace,
-    has_lengths,
-    is_trace,
-    load_bundled,
-    parse_prompts,
-    parse_workload,
-)
+from specdeploy.bench.prompts import BUNDLED, load_bundled, parse_prompts
 from specdeploy.engine.tensorrt_llm.methods import max_draft_len
 from specdeploy.errors import ConfigError
-from specdeploy.pipeline.tokenizing import synthesiser_of
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.system.clock import SystemClock
 from specdeploy.triton.client.triton import TritonClient
@@ -82,42 +73,32 @@ def prompts_of(loaded: LoadedConfig, name: str, what: str) -> PromptSet:
     """
     if name in BUNDLED:
         return load_bundled(name)
-    path, text = _text_of(loaded, name, what)
+    path, text = text_of(loaded, name, what)
     return parse_prompts(text, source=str(path), name=path.name)
 
 
-def workload_of(loaded: LoadedConfig, name: str, what: str) -> tuple[PromptSet, Trace | None]:
-    """Return what a load test sends: prompts, and the trace that they are from, if it is one.
+def text_of(loaded: LoadedConfig, name: str, what: str, *, also: str = "") -> tuple[Path, str]:
+    """Return the path of a user's file of prompts, and what it holds.
 
     Args:
         loaded: As in :func:`prompts_of`.
 
-        name: As in :func:`prompts_of`; a file may also be a trace, whose texts are made with the target's tokenizer
-            where it has lengths alone.
+        name: The path.
 
         what: As in :func:`prompts_of`.
 
+        also: What else there is than bundled sets and files, for messages.
+
     Raises:
-        ConfigError: As :func:`prompts_of`; or there is no such tokenizer.
-
-        ToolMissing: The package that reads it is not installed.
+        ConfigError: There is no such file, or it cannot be read.
     """
-    if name in BUNDLED:
-        return load_bundled(name), None
-    path, text = _text_of(loaded, name, what)
-    synthesiser = synthesiser_of(loaded) if is_trace(text) and has_lengths(text) else None
-    workload = parse_workload(text, source=str(path), name=path.name, synthesiser=synthesiser)
-    return (workload.prompt_set, workload) if isinstance(workload, Trace) else (workload, None)
-
-
-def _text_of(loaded: LoadedConfig, name: str, what: str) -> tuple[Path, str]:
     path = loaded.resolve(name)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(
             f"{what} is {name!r}: neither a bundled prompt set nor a file ({path})",
-            hint=f"bundled are {', '.join(BUNDLED)}",
+            hint=f"bundled are {', '.join(BUNDLED)}{also}",
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{what}: {path} cannot be read: {error}") from error

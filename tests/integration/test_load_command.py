@@ -30,6 +30,7 @@ from specdeploy.pipeline import loading
 from specdeploy.triton.client.failures import Label
 from specdeploy.triton.protocol import Chunk
 from tests.deployments import served, specdeploy
+from tests.tiny import write_tiny_checkpoint
 from tests.unit.bench.bench_tokenizers import WORDS
 from tests.unit.openai.fake_openai import MODEL, FakeOpenAI
 
@@ -157,11 +158,13 @@ def test_the_workloads_of_the_page_can_be_read() -> None:
     assert [len(workload) for workload in read] == [2, 2, 2, 1]
 
 
+@pytest.mark.cpu
 def test_the_configurations_of_the_page_can_be_used(folder: Path) -> None:
-    """A run could be planned by each of them."""
+    """A run could be planned by each of them, where the target's tokenizer is."""
+    write_tiny_checkpoint(folder / "target")
     examples = [text for text in blocks("yaml") if text.startswith("load:")]
 
-    assert examples
+    assert len(examples) >= 3
     for text in examples:
         (folder / "specdeploy.yaml").write_text(CONFIG + text)
         loading.preflight(load_config(folder / "specdeploy.yaml", {}, {}))
@@ -209,6 +212,10 @@ def test_how_many_values_an_interval_needs() -> None:
             "load.burstiness is 0",
         ),
         (("--set", "load.slo=[ttft]"), "cannot read the objective 'ttft'"),
+        (("--set", "load.prompts=synthetic"), "load.prompts is synthetic, and load.input_tokens_mean is 0"),
+        (("--set", "load.recorded_length=true"), "load.recorded_length is true, and load.prompts is 'code'"),
+        (("--set", "load.prefix_count=2"), "load.prefix_count is 2, and load.prefix_tokens is 0"),
+        (("--set", "load.prefix_tokens=8"), "load.prefix_tokens needs the target's tokenizer"),
         (("--set", "report.path=specdeploy.yaml"), "report.path: "),
         (("--control", "http://h/v1"), "are for --openai"),
     ],
@@ -407,3 +414,48 @@ class TestAgainstTriton:
         for record in records:
             assert record.input_tokens == lines[record.index]["input_length"]
             assert record.output_tokens == lines[record.index]["output_length"]
+
+    def test_synthetic_prompts_behind_prefixes_are_as_long_as_drawn(self, served: Path) -> None:
+        """By the server's count, in both arms alike; the plan, the report's text and a finding say what is shared."""
+        asked = {
+            "input_tokens_mean": 60,
+            "input_tokens_stddev": 8.0,
+            "output_tokens_mean": 6,
+            "output_tokens_stddev": 2.0,
+        }
+        shared = {"prefix_tokens": 24, "prefix_count": 2, "prefix_share": 0.5}
+        settings = {"prompts": "synthetic", "pairs": 2, "requests": 6, "warmup_requests": 0, **asked, **shared}
+        done = specdeploy(
+            "load", *(word for key in settings for word in ("--set", f"load.{key}={settings[key]}")), cwd=served
+        )
+        document = json.loads((served / "reports" / "load.json").read_text())
+        records = records_from_jsonl((served / "reports" / "load_records.jsonl").read_text())
+        lengths = {
+            arm: {(r.pair, r.index): (r.prompt_id, r.input_tokens, r.output_tokens) for r in records if r.arm == arm}
+            for arm in ("control", "speculation")
+        }
+
+        assert done.returncode == 0, done.stderr
+        assert all(record.ok for record in records)
+        assert lengths["control"] == lengths["speculation"]
+        assert len({inputs for _, inputs, _ in lengths["control"].values()}) > 3
+        assert len({outputs for *_, outputs in lengths["control"].values()}) > 1
+        assert (asked | shared).items() <= document["plan"].items()
+        assert "load.prefix-shared" in {finding["code"] for finding in document["findings"]}
+        assert "info: 6 of 12 requests of an arm begin with one of 2 common prefixes of 24 tokens" in done.stdout
+
+    def test_answers_are_as_long_as_recorded(self, served: Path) -> None:
+        """Those of a ShareGPT file, where it is asked for; several generators send what one would."""
+        answers = ["a", "a b c d", "a b c d e f g h"]
+        turns = [({"from": "human", "value": f"Say {text}"}, {"from": "gpt", "value": text}) for text in answers]
+        (served / "talks.json").write_text(json.dumps([{"conversations": pair} for pair in turns]))
+        wanted = ("prompts=talks.json", "recorded_length=true", "fixed_length=true", "pairs=1", "requests=3")
+        words = [word for key in wanted for word in ("--set", f"load.{key}")]
+        done = specdeploy("load", *words, "--processes", "2", cwd=served)
+        records = records_from_jsonl((served / "reports" / "load_records.jsonl").read_text())
+
+        assert done.returncode == 0, done.stderr
+        lengths = {record.prompt_id: record.output_tokens for record in records}
+        assert lengths["entry-1"] == 1
+        assert lengths["entry-1"] < lengths["entry-2"] < lengths["entry-3"]
+        assert all(record.output_tokens == lengths[record.prompt_id] for record in records)

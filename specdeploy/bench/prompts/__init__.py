@@ -8,9 +8,9 @@ choice is a function of a seed, the same on every machine.
 from __future__ import annotations
 
 from specdeploy.bench.prompts.bundled import BUNDLED, load_bundled
-from specdeploy.bench.prompts.files import is_trace, parse_prompts, parse_workload
+from specdeploy.bench.prompts.files import is_sharegpt, is_trace, parse_prompts, parse_workload
 from specdeploy.bench.prompts.output import OutputLength
-from specdeploy.bench.prompts.prefixes import prefix_text, shared_prefix, unique
+from specdeploy.bench.prompts.prefixes import Prefixes, make_prefixes, shared_prefix, unique
 from specdeploy.bench.prompts.prompt import CHATML, PLAIN, Prompt, PromptSet, make_prompt
 from specdeploy.bench.prompts.sharegpt import parse_sharegpt
 from specdeploy.bench.prompts.synthetic import Lengths, Made, Synthesiser, Tokenizer, synthetic_prompts
@@ -23,20 +23,22 @@ __all__ = [
     "Lengths",
     "Made",
     "OutputLength",
+    "Prefixes",
     "Prompt",
     "PromptSet",
     "Synthesiser",
     "Tokenizer",
     "Trace",
     "has_lengths",
+    "is_sharegpt",
     "is_trace",
     "load_bundled",
+    "make_prefixes",
     "make_prompt",
     "parse_prompts",
     "parse_sharegpt",
     "parse_trace",
     "parse_workload",
-    "prefix_text",
     "shared_prefix",
     "synthetic_prompts",
     "unique",

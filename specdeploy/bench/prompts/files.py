@@ -15,13 +15,17 @@ from specdeploy.bench.prompts.sharegpt import parse_sharegpt
 from specdeploy.bench.prompts.trace import TIMESTAMP, Trace, parse_trace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from specdeploy.bench.prompts.synthetic import Synthesiser
 
 # A list of objects; a list of other things in the first line is a wrong line of JSON Lines.
 _LIST_OF_OBJECTS: Final = re.compile(r"\s*\[\s*[{\]]")
 
 
-def parse_prompts(text: str, *, source: str, name: str, template: str = CHATML) -> PromptSet:
+def parse_prompts(
+    text: str, *, source: str, name: str, template: str = CHATML, count_tokens: Callable[[str], int] | None = None
+) -> PromptSet:
     """Read a prompt set: JSON Lines, or a list of conversations as ShareGPT has them.
 
     A line has ``text``, which is sent as it stands, or ``message``, which is what a user says: a completion endpoint
@@ -38,16 +42,24 @@ def parse_prompts(text: str, *, source: str, name: str, template: str = CHATML) 
 
         template: Chat template of messages: with ``{message}`` in one place.
 
+        count_tokens: As for `parse_sharegpt`; JSON Lines say themselves how long their answers are.
+
     Raises:
         ConfigError: A line is malformed, an id comes twice, or there is no prompt; names file, line and key.
     """
-    if _LIST_OF_OBJECTS.match(text):
-        return parse_sharegpt(text, source=source, name=name, template=template)
+    if is_sharegpt(text):
+        return parse_sharegpt(text, source=source, name=name, template=template, count_tokens=count_tokens)
     return PromptSet(name=name, prompts=parse_lines(text, source=source, template=template))
 
 
 def parse_workload(
-    text: str, *, source: str, name: str, template: str = CHATML, synthesiser: Synthesiser | None = None
+    text: str,
+    *,
+    source: str,
+    name: str,
+    template: str = CHATML,
+    synthesiser: Synthesiser | None = None,
+    count_tokens: Callable[[str], int] | None = None,
 ) -> PromptSet | Trace:
     """Read a prompt set or a trace: a trace is JSON Lines of which the first has ``timestamp``.
 
@@ -62,12 +74,19 @@ def parse_workload(
 
         synthesiser: As for `parse_trace`.
 
+        count_tokens: As for `parse_sharegpt`.
+
     Raises:
         ConfigError: As `parse_prompts` and `parse_trace`.
     """
     if is_trace(text):
         return parse_trace(text, source=source, name=name, template=template, synthesiser=synthesiser)
-    return parse_prompts(text, source=source, name=name, template=template)
+    return parse_prompts(text, source=source, name=name, template=template, count_tokens=count_tokens)
+
+
+def is_sharegpt(text: str) -> bool:
+    """Say whether a file is a list of conversations."""
+    return _LIST_OF_OBJECTS.match(text) is not None
 
 
 def is_trace(text: str) -> bool:

@@ -36,6 +36,8 @@ class Prompt:
 
         after: The part behind it.
 
+        prefix: What the message begins with that messages of other prompts may begin with, too.
+
         max_tokens: Longest answer in tokens; None leaves it to the run.
 
         min_tokens: Shortest answer in tokens; None leaves it to the run.
@@ -46,6 +48,7 @@ class Prompt:
     text: str
     before: str = ""
     after: str = ""
+    prefix: str = ""
     max_tokens: int | None = None
     min_tokens: int | None = None
 
@@ -55,8 +58,17 @@ class Prompt:
         return self.text[len(self.before) : len(self.text) - len(self.after)]
 
     def with_message(self, message: str) -> Prompt:
-        """Return the prompt with another message, in the same template."""
-        return dataclasses.replace(self, text=f"{self.before}{message}{self.after}")
+        """Return the prompt with another message, in the same template; it has no common prefix."""
+        return dataclasses.replace(self, text=f"{self.before}{message}{self.after}", prefix="")
+
+    def with_prefix(self, prefix: str) -> Prompt:
+        """Return the prompt with a common prefix in front of its message, and of the prefix that it may have."""
+        return dataclasses.replace(self.with_message(f"{prefix}{self.message}"), prefix=f"{prefix}{self.prefix}")
+
+    def with_line(self, line: str) -> Prompt:
+        """Return the prompt with a line of its own at the beginning of its message, behind the common prefix."""
+        rest = self.message[len(self.prefix) :]
+        return dataclasses.replace(self.with_message(f"{self.prefix}{line}\n{rest}"), prefix=self.prefix)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

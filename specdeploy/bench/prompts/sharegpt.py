@@ -1,6 +1,6 @@
 """Reads conversations as ShareGPT has them: a JSON list of ``{"id": ..., "conversations": [{"from", "value"}, ...]}``.
 
-The first human turn is the prompt. How many tokens its answer had follows only with a tokenizer, which the caller has.
+The first human turn is the prompt. How many tokens its answer has follows only with a tokenizer, which the caller has.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from specdeploy.errors import ConfigError
 from specdeploy.findings import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Sequence, Sized
 
 _EXAMPLE: Final = '{"id": "...", "conversations": [{"from": "human", "value": "..."}]}'
 _TURN: Final = '{"from": "human", "value": "..."}'
@@ -31,8 +31,8 @@ def parse_sharegpt(
 ) -> PromptSet:
     """Read the first human turn of every conversation.
 
-    Conversations that have none are left out, and a finding says how many. An id that comes again gets the number of
-    its entry behind it.
+    Conversations that have none are left out, and a finding says how many; so it is told how many have no answer whose
+    length is wanted. An id that comes again gets the number of its entry behind it.
 
     Args:
         text: Content of the file.
@@ -63,8 +63,9 @@ def parse_sharegpt(
             prompts[ident] = make_prompt(turns[0], id=ident, category=_CATEGORY, template=template, max_tokens=most)
     if not prompts:
         raise ConfigError(f"{source} holds no prompt", hint=f"At least one entry needs a human turn: {_TURN}.")
-    skipped = _findings(len(entries) - len(prompts), len(entries), source)
-    return PromptSet(name=name, prompts=tuple(prompts.values()), findings=skipped)
+    unanswered = sum(prompt.max_tokens is None for prompt in prompts.values()) if count_tokens is not None else 0
+    findings = (*_skipped(len(entries) - len(prompts), len(entries), source), *_unanswered(unanswered, prompts, source))
+    return PromptSet(name=name, prompts=tuple(prompts.values()), findings=findings)
 
 
 def _first_turns(fields: Fields) -> Sequence[str]:
@@ -99,7 +100,7 @@ def _answer_tokens(turns: Sequence[str], count_tokens: Callable[[str], int] | No
     return min(count_tokens(turns[1]), MOST_TOKENS) or None
 
 
-def _findings(skipped: int, total: int, source: str) -> tuple[Finding, ...]:
+def _skipped(skipped: int, total: int, source: str) -> tuple[Finding, ...]:
     if not skipped:
         return ()
     return (
@@ -107,6 +108,22 @@ def _findings(skipped: int, total: int, source: str) -> tuple[Finding, ...]:
             severity="info",
             code="load.conversations-skipped",
             message=f"{skipped} of {total} conversations have no human turn and are left out",
+            where=source,
+        ),
+    )
+
+
+def _unanswered(unanswered: int, prompts: Sized, source: str) -> tuple[Finding, ...]:
+    if not unanswered:
+        return ()
+    return (
+        Finding(
+            severity="info",
+            code="load.answers-not-recorded",
+            message=(
+                f"{unanswered} of {len(prompts)} conversations have no recorded answer: load.max_tokens says how long "
+                "theirs may be"
+            ),
             where=source,
         ),
     )

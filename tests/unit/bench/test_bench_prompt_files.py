@@ -13,6 +13,7 @@ from specdeploy.bench.prompts import (
     PromptSet,
     Synthesiser,
     Trace,
+    is_sharegpt,
     is_trace,
     parse_prompts,
     parse_sharegpt,
@@ -129,7 +130,7 @@ class TestShareGpt:
         assert talks.findings == ()
 
     def test_a_tokenizer_tells_how_long_the_answer_was(self) -> None:
-        """The recorded answer sets the longest one; where there is none, or nothing in it, the run does."""
+        """The recorded answer sets the longest one; where there is none, the run does, and that is told."""
         talks = sharegpt(
             talk(("human", "one"), ("gpt", "a b c")),
             talk(("user", "two")),
@@ -139,6 +140,9 @@ class TestShareGpt:
         )
 
         assert [prompt.max_tokens for prompt in talks.prompts] == [3, None, None, None]
+        assert [prompt.min_tokens for prompt in talks.prompts] == [None] * 4
+        assert [finding.code for finding in talks.findings] == ["load.answers-not-recorded"]
+        assert "3 of 4" in talks.findings[0].message
 
     def test_conversations_without_a_human_are_left_out_and_counted(self) -> None:
         """Collections have such entries; what was left out is said."""
@@ -286,6 +290,8 @@ def test_a_workload_is_told_by_its_keys() -> None:
     kinds = [type(parse_workload(text, source="f", name="f")) for text in (f"\n{timed}", plain, listed)]
 
     assert kinds == [Trace, PromptSet, PromptSet]
+    assert is_sharegpt(listed)
+    assert not is_sharegpt(plain)
     assert is_trace(timed)
     assert not is_trace(plain)
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdeploy.bench.driver import INTERRUPTED_BY_USER, build_request, run_load
-from specdeploy.bench.prompts import load_bundled
+from specdeploy.bench.prompts import Prefixes, load_bundled
 from specdeploy.bench.schedule import LoadSettings, plan_load
 from specdeploy.bench.shards import WHOLE, Shard, block_starts, fingerprint, parse_shard
 from specdeploy.errors import ConfigError
@@ -112,6 +112,18 @@ def test_connections_are_those_of_the_share() -> None:
 def test_another_plan_has_another_fingerprint(change) -> None:
     """Whatever is sent otherwise, or at another time."""
     assert fingerprint(plan(**change)) != fingerprint(plan())
+
+
+@given(of=st.integers(1, 5), share=st.sampled_from([0.3, 1.0]), requests=st.integers(1, 20))
+def test_the_shards_have_the_prefixes_of_the_plan(of: int, share: float, requests: int) -> None:
+    """Which request begins with which common prefix follows from the whole, not from who sends it."""
+    settings = LoadSettings(requests=requests, pairs=2, prefix_tokens=2, prefix_count=2, prefix_share=share)
+    whole = plan_load(settings, CODE, prefixes=Prefixes(("Be kind.", "Be brief.")))
+    together = [item for part in shards(whole, of) for item in sent(part)]
+
+    assert sorted(together, key=lambda item: item[:2]) == sent(whole)
+    assert {fingerprint(part) for part in shards(whole, of)} == {fingerprint(whole)}
+    assert fingerprint(whole) != fingerprint(plan_load(settings, CODE))
 
 
 def test_other_texts_under_the_same_name_have_another_fingerprint() -> None:
