@@ -7,19 +7,27 @@ alike and mean different ones, counts can be compared.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
+from specdeploy.bench.contradiction import contradiction
+from specdeploy.bench.table import MISSING, table_of
 from specdeploy.findings import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from numpy.typing import NDArray
+
+    from specdeploy.bench.per_request import Values
     from specdeploy.bench.records import RequestRecord
+    from specdeploy.bench.table import RecordTable
 
-AcceptanceValues: TypeAlias = "dict[str, float | Sequence[float]]"
+AcceptanceValues: TypeAlias = "dict[str, float | Sequence[float] | NDArray[Any]]"
 
 
-def acceptance_metrics(records: Sequence[RequestRecord], *, where: str) -> tuple[AcceptanceValues, tuple[Finding, ...]]:
+def acceptance_metrics(records: Iterable[RequestRecord], *, where: str) -> tuple[AcceptanceValues, tuple[Finding, ...]]:
     """Compute every acceptance metric of the successful requests of one arm.
 
     Args:
@@ -30,31 +38,12 @@ def acceptance_metrics(records: Sequence[RequestRecord], *, where: str) -> tuple
     Returns: Values by metric key (one number, or a sequence of one per request or position) and findings. The values
         are empty when nothing was verified, and when a request's counts contradict each other.
     """
-    speculating = [record for record in records if record.num_spec_steps]
-    broken = [(record, why) for record in speculating if (why := contradiction(record))]
+    table = table_of(records)
+    speculating = table.where((table["num_spec_steps"] != MISSING) & (table["num_spec_steps"] != 0))
+    broken = speculating.where(~speculating["sound"])
     if broken:
         return {}, (_finding(broken, len(speculating), where),)
     return (_values(speculating) if speculating else {}), ()
-
-
-def contradiction(record: RequestRecord) -> str | None:
-    """Say which invariant the counts of a request break; None if they are sound.
-
-    ``sum h = S``, ``sum j * h[j] = A``, ``A <= D`` and, because every verify step checks at least one draft, ``S <=
-    D``.
-    """
-    steps, drafted, accepted = record.num_spec_steps, record.draft_tokens, record.accepted_tokens
-    if steps is None or drafted is None or accepted is None:
-        return f"steps {steps}, drafted {drafted}, accepted {accepted}: one is missing"
-    weighted = sum(position * count for position, count in enumerate(record.histogram))
-    checks = (
-        (min((steps, drafted, accepted, *record.histogram)) >= 0, "a count is negative"),
-        (sum(record.histogram) == steps, f"the histogram holds {sum(record.histogram)} steps, S is {steps}"),
-        (weighted == accepted, f"the histogram accepts {weighted} drafts, A is {accepted}"),
-        (accepted <= drafted, f"A {accepted} is more than D {drafted}"),
-        (steps <= drafted, f"S {steps} is more than D {drafted}"),
-    )
-    return next((why for holds, why in checks if not holds), None)
 
 
 def per_position_acceptance(histogram: Sequence[int]) -> tuple[float, ...]:
@@ -79,32 +68,52 @@ def pooled_histogram(histograms: Iterable[Sequence[int]]) -> tuple[int, ...]:
     return tuple(pooled)
 
 
-def _values(records: Sequence[RequestRecord]) -> AcceptanceValues:
-    steps = [record.num_spec_steps or 0 for record in records]
-    drafted = [record.draft_tokens or 0 for record in records]
-    accepted = [record.accepted_tokens or 0 for record in records]
-    histogram = pooled_histogram(record.histogram for record in records)
+def acceptance_of_requests(table: RecordTable) -> dict[str, Values]:
+    """Return the acceptance metrics that each request has a value of; NaN where nothing was verified, or unsoundly."""
+    told = table["sound"] & (table["num_spec_steps"] > 0)
+    steps, drafted, accepted = (
+        np.where(told, table[name], np.nan) for name in ("num_spec_steps", "draft_tokens", "accepted_tokens")
+    )
     return {
-        "spec_decode_draft_acceptance_rate": [a / d for a, d in zip(accepted, drafted, strict=True)],
-        "overall_spec_decode_draft_acceptance_rate": sum(accepted) / sum(drafted),
-        "spec_decode_acceptance_length": [1 + a / s for a, s in zip(accepted, steps, strict=True)],
-        "overall_spec_decode_acceptance_length": 1 + sum(accepted) / sum(steps),
-        "spec_decode_per_position_acceptance": per_position_acceptance(histogram),
-        "spec_decode_acceptance_histogram": histogram,
+        "spec_decode_draft_acceptance_rate": accepted / drafted,
+        "spec_decode_acceptance_length": 1 + accepted / steps,
         "spec_decode_steps": steps,
         "spec_decode_draft_tokens": drafted,
         "spec_decode_accepted_draft_tokens": accepted,
     }
 
 
-def _finding(broken: Sequence[tuple[RequestRecord, str]], total: int, where: str) -> Finding:
-    record, why = broken[0]
+def _values(table: RecordTable) -> AcceptanceValues:
+    steps, drafted, accepted = (
+        int(table[name].sum()) for name in ("num_spec_steps", "draft_tokens", "accepted_tokens")
+    )
+    histogram = _histogram(table)
+    return {
+        **acceptance_of_requests(table),
+        "overall_spec_decode_draft_acceptance_rate": accepted / drafted,
+        "overall_spec_decode_acceptance_length": 1 + accepted / steps,
+        "spec_decode_per_position_acceptance": per_position_acceptance(histogram),
+        "spec_decode_acceptance_histogram": histogram,
+    }
+
+
+def _histogram(table: RecordTable) -> tuple[int, ...]:
+    """Add the histograms of all requests."""
+    pooled = np.zeros(0, np.int64)
+    for accepted, steps in table.steps_by_accepted():
+        pooled = np.pad(pooled, (0, max(int(accepted.max(initial=-1)) + 1 - len(pooled), 0)))
+        np.add.at(pooled, accepted, steps)
+    return tuple(pooled.tolist())
+
+
+def _finding(broken: RecordTable, total: int, where: str) -> Finding:
+    record = broken[0]
     return Finding(
         severity="error",
         code="load.acceptance-contradicts",
         message=(
             f"the server's speculation counts contradict each other in {len(broken)} of {total} requests, first in "
-            f"{record.prompt_id} of pair {record.pair}: {why}; acceptance is not reported"
+            f"{record.prompt_id} of pair {record.pair}: {contradiction(record)}; acceptance is not reported"
         ),
         hint="The decoder and the engines disagree about what a step is: report it with the records file.",
         where=where,

@@ -6,13 +6,20 @@ Knows how long a block took and what it yielded; compares nothing. Records that 
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
+import hashlib
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from specdeploy.bench.table import MISSING, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from numpy.typing import NDArray
+
     from specdeploy.bench.records import Arm, LoadPoint, RequestRecord
+    from specdeploy.bench.table import Place, RecordTable
 
 
 #: Times that are less apart are one, so that a clock with another beginning rounds nothing over a border.
@@ -30,7 +37,7 @@ class BlockSummary:
 
         output_tokens: Of the requests that succeeded.
 
-        indices: Which requests succeeded.
+        answered: A digest of which requests succeeded.
     """
 
     arm: Arm
@@ -41,7 +48,7 @@ class BlockSummary:
     requests: int
     errors: int
     output_tokens: int
-    indices: tuple[int, ...]
+    answered: str
 
     @property
     def throughput(self) -> float | None:
@@ -49,17 +56,15 @@ class BlockSummary:
         return self.output_tokens / self.wall_s if self.output_tokens and self.wall_s > 0 else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the block as an entry of ``blocks`` in ``load.json``; ``indices`` is left to the records file."""
-        data = {key: value for key, value in dataclasses.asdict(self).items() if key not in {"indices", "point"}}
+        """Return the block as an entry of ``blocks`` in ``load.json``; which requests it had, the records tell."""
+        data = {key: value for key, value in dataclasses.asdict(self).items() if key not in {"answered", "point"}}
         return {**self.point.to_dict(), **data, "output_token_throughput": self.throughput}
 
 
 def summarize_blocks(records: Iterable[RequestRecord]) -> tuple[BlockSummary, ...]:
     """Return the raw counts of every block, in the order in which they were run."""
-    groups: dict[tuple[LoadPoint, int, Arm], list[RequestRecord]] = defaultdict(list)
-    for record in measured(records):
-        groups[record.point, record.pair, record.arm].append(record)
-    return tuple(sorted((_block(group) for group in groups.values()), key=lambda block: block.start_s))
+    blocks = (_block(place) for place in table_of(records).measured.by_block())
+    return tuple(sorted(blocks, key=lambda block: block.start_s))
 
 
 def steady_throughput(records: Iterable[RequestRecord]) -> float | None:
@@ -74,46 +79,37 @@ def steady_throughput(records: Iterable[RequestRecord]) -> float | None:
     Returns:
         None where there is no such time, or no response that says how many tokens it has.
     """
-    groups: dict[int, list[RequestRecord]] = defaultdict(list)
-    for record in measured(records):
-        groups[record.pair].append(record)
     tokens, time_s = 0, 0.0
-    for group in groups.values():
-        begin_s = min((record.first_s for record in group if record.ok and record.first_s is not None), default=None)
-        end_s = max(record.sent_s for record in group)
-        if begin_s is None or end_s <= begin_s:
+    for place in table_of(records).measured.by_block():
+        good = place.requests.good
+        first_s = good["first_s"][~np.isnan(good["first_s"])]
+        end_s = float(place.requests["sent_s"].max())
+        begin_s = float(first_s.min(initial=end_s))
+        if end_s <= begin_s:
             continue
         time_s += end_s - begin_s
-        arrivals = (
-            (at_s, count)
-            for record in group
-            if record.ok
-            for at_s, count in zip(record.chunk_s, record.chunk_tokens, strict=False)
-        )
-        tokens += sum(count for at_s, count in arrivals if begin_s + _SAME_S < at_s <= end_s + _SAME_S)
+        for _, at_s, counts in good.responses():
+            tokens += int(counts[(begin_s + _SAME_S < at_s) & (at_s <= end_s + _SAME_S)].sum())
     return tokens / time_s if tokens and time_s > 0 else None
 
 
-def measured(records: Iterable[RequestRecord]) -> list[RequestRecord]:
-    """Return the records that count, in order."""
-    return [record for record in records if record.counts]
+def finished_s(table: RecordTable) -> NDArray[np.float64]:
+    """Return when each request was over: with its last response, or when it failed."""
+    return np.where(table["ok"] & ~np.isnan(table["last_s"]), table["last_s"], table["ended_s"])
 
 
-def _block(records: list[RequestRecord]) -> BlockSummary:
-    first, good = records[0], [record for record in records if record.ok]
-    start_s = min(record.sent_s for record in records)
+def _block(place: Place) -> BlockSummary:
+    table, good = place.requests, place.requests.good
+    start_s = float(table["sent_s"].min())
+    tokens = good["output_tokens"]
     return BlockSummary(
-        arm=first.arm,
-        point=first.point,
-        pair=first.pair,
+        arm=place.arm,
+        point=place.point,
+        pair=place.pair,
         start_s=start_s,
-        wall_s=max(map(_finished_s, records)) - start_s,
-        requests=len(records),
-        errors=len(records) - len(good),
-        output_tokens=sum(record.output_tokens or 0 for record in good),
-        indices=tuple(sorted(record.index for record in good)),
+        wall_s=float(finished_s(table).max()) - start_s,
+        requests=len(table),
+        errors=len(table) - len(good),
+        output_tokens=int(tokens[tokens != MISSING].sum()),
+        answered=hashlib.sha256(np.sort(good["index"]).tobytes()).hexdigest(),
     )
-
-
-def _finished_s(record: RequestRecord) -> float:
-    return record.last_s if record.ok and record.last_s is not None else record.ended_s

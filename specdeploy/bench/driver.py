@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from specdeploy.bench.observation import Observation
 from specdeploy.bench.records import CONTROL, INTERRUPTED, SPECULATION, Arm, LoadRun, RequestRecord
 from specdeploy.bench.server_window import ServerWindow
+from specdeploy.bench.table import RecordStore
 from specdeploy.triton.client.failures import RequestFailed
 from specdeploy.triton.protocol import GenerateRequest
 
@@ -71,7 +72,7 @@ class Progress:
     record: RequestRecord
 
 
-def run_load(
+def run_load(  # noqa: PLR0913 - the plan, both ends of it, and what may be left out
     plan: LoadPlan,
     wire: Wire[Any],
     codec: Codec[Any],
@@ -81,6 +82,7 @@ def run_load(
     control: tuple[Wire[Any], Codec[Any]] | None = None,
     look: Callable[[], ServerCounts | None] | None = None,
     begin: Callable[[int], Awaitable[float]] | None = None,
+    store: RecordStore | None = None,
 ) -> LoadRun:
     """Carry out a plan and return what was measured, all of it or as far as it went.
 
@@ -104,16 +106,20 @@ def run_load(
         begin: Asked with the number of each block, from 0, when all is ready for it: when it begins, on the clock. The
             run begins with the first. None begins each at once.
 
+        store: Takes the records as requests end, in this order; None keeps them in memory.
+
     Raises:
         ConfigError: The server has no input for something that the plan asks for.
 
         RequestFailed: The server cannot be reached.
     """
     lines = {SPECULATION: _Line(wire, codec), CONTROL: _Line(*(control or (wire, codec)))}
-    run = _Run(plan, lines, clock, on_progress or _ignore, look, begin)
+    store = RecordStore() if store is None else store
+    before = len(store)
+    run = _Run(plan, lines, clock, on_progress or _ignore, look, begin, store)
     asyncio.run(run.carry_out())
     return LoadRun(
-        records=tuple(run.records),
+        records=store.since(before),
         windows=tuple(run.windows),
         started_s=run.started_s,
         stop_reason=run.stop_reason,
@@ -169,11 +175,11 @@ class _Run:
         on_progress: Callable[[Progress], None],
         look: Callable[[], ServerCounts | None] | None,
         begin: Callable[[int], Awaitable[float]] | None,
+        store: RecordStore,
     ) -> None:
         self.plan = plan
         self.lines = lines
         self.clock = clock
-        self.records: list[RequestRecord] = []
         self.windows: list[ServerWindow] = []
         self.stop_reason = ""
         self.started_s = clock.monotonic()
@@ -183,6 +189,8 @@ class _Run:
         self._begin = begin
         self._holding: asyncio.Future[None] | None = None
         self._number = 0
+        self._store = store
+        self._done = 0
         self._errors = 0
         self._failures_in_a_row = 0
         self._sender: _Sender | None = None
@@ -218,14 +226,15 @@ class _Run:
 
     def keep(self, record: RequestRecord) -> None:
         """Take a request that has ended, and tell; a listener that fails ends the run."""
-        self.records.append(record)
+        self._store.add(record)
+        self._done += 1
         self._errors += not record.ok
         self._notice_dead_server(record)
         self._notice_deadline()
         progress = Progress(
             block=self._number,
             blocks=len(self.plan.blocks),
-            done=len(self.records),
+            done=self._done,
             total=self.plan.total_requests,
             errors=self._errors,
             in_flight=self.lines[record.arm].wire.in_flight,

@@ -13,15 +13,21 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from specdeploy.bench.intervals import as_fields, share_interval
 from specdeploy.bench.metrics import METRICS
 from specdeploy.bench.per_request import OF_REQUEST
+from specdeploy.bench.table import table_of
 from specdeploy.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from numpy.typing import NDArray
+
     from specdeploy.bench.records import RequestRecord
+    from specdeploy.bench.table import RecordTable
 
 #: What vLLM and AIPerf's users call them -> our key.
 _ALIASES: Final = {
@@ -49,10 +55,10 @@ class Objective:
     key: str
     limit_ms: float
 
-    def kept(self, record: RequestRecord) -> bool:
-        """Whether a request that succeeded kept it; one that has no such value (one token only) broke no promise."""
-        value = OF_REQUEST[self.key](record)
-        return value is None or value <= self.limit_ms
+    def kept(self, table: RecordTable) -> NDArray[np.bool_]:
+        """Say which requests kept it, if they succeeded; without such a value (one token only) no promise is broken."""
+        values = OF_REQUEST[self.key](table)
+        return np.isnan(values) | (values <= self.limit_ms)
 
     def __str__(self) -> str:
         """Return it as it may be written."""
@@ -73,13 +79,16 @@ def parse_objectives(texts: Iterable[str]) -> tuple[Objective, ...]:
     return objectives
 
 
-def is_good(record: RequestRecord, objectives: Sequence[Objective]) -> bool:
-    """Whether a request succeeded and kept every objective."""
-    return record.ok and all(objective.kept(record) for objective in objectives)
+def count_good(table: RecordTable, objectives: Sequence[Objective]) -> int:
+    """Return how many requests succeeded and kept every objective."""
+    good = table["ok"]
+    for objective in objectives:
+        good = good & objective.kept(table)
+    return int(good.sum())
 
 
 def goodput(
-    records: Sequence[RequestRecord], objectives: Sequence[Objective], wall_s: float
+    records: Iterable[RequestRecord], objectives: Sequence[Objective], wall_s: float
 ) -> dict[str, dict[str, Any]]:
     """Return the metrics of goodput; nothing without objectives or requests.
 
@@ -90,13 +99,14 @@ def goodput(
 
         wall_s: How long these requests took.
     """
-    if not objectives or not records:
+    table = table_of(records)
+    if not objectives or not table:
         return {}
-    good = sum(is_good(record, objectives) for record in records)
-    bounds = share_interval(good, len(records)) or (None, None)
+    good = count_good(table, objectives)
+    bounds = share_interval(good, len(table)) or (None, None)
     values: dict[str, dict[str, Any]] = {
         "good_request_count": {"unit": "requests", "avg": float(good)},
-        "good_request_fraction": {"unit": "ratio", "avg": good / len(records), **as_fields(bounds)},
+        "good_request_fraction": {"unit": "ratio", "avg": good / len(table), **as_fields(bounds)},
     }
     if wall_s > 0:
         values["goodput"] = {"unit": "requests/sec", "avg": good / wall_s}

@@ -8,12 +8,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from specdeploy.bench.blocks import measured, summarize_blocks
+from specdeploy.bench.blocks import summarize_blocks
 from specdeploy.bench.crossover import crossover
+from specdeploy.bench.outputs import compare_outputs
 from specdeploy.bench.paired import PairedSummary, paired_speedup
-from specdeploy.bench.records import CONTROL, SPECULATION, Arm, LoadPoint, LoadRun, RequestRecord
+from specdeploy.bench.records import CONTROL, SPECULATION, LoadRun
 from specdeploy.bench.server_window import summarize_server, traffic_findings
 from specdeploy.bench.stats import ArmSummary, summarize
+from specdeploy.bench.table import table_of
 from specdeploy.findings import Finding
 from specdeploy.planning.speedup import predict_speedup, tokens_per_step
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from specdeploy.bench.goodput import Objective
     from specdeploy.bench.server_window import GaugeReading
+    from specdeploy.bench.table import RecordTable
 
 SCHEMA_VERSION: Final = "1.0"
 RECORDS_FILE: Final = "load_records.jsonl"
@@ -105,7 +108,7 @@ def build_load_report(
 
         objectives: What a good request keeps.
     """
-    records = run.records
+    records = table_of(run.records)
     summaries, pairs = summarize(records, objectives), paired_speedup(records, block_s=plan.block_s)
     late = (*_lag_findings(_lag_share(records)), *_schedule_findings(summaries, records))
     control_speculates = _control_findings(summaries)
@@ -142,39 +145,6 @@ def build_load_report(
     }
 
 
-def compare_outputs(records: Iterable[RequestRecord]) -> dict[str, Any]:
-    """Compare the tokens that both arms answered to the same request; greedy decoding has to give the same ones.
-
-    Returns:
-        ``compared`` and ``identical`` counts and ``differing``, the first few requests whose tokens differ, with the
-        position of the first difference.
-    """
-    answers: dict[tuple[LoadPoint, int, int], dict[str, RequestRecord]] = {}
-    for record in records:
-        if record.counts and record.ok and record.output_ids:
-            answers.setdefault((record.point, record.pair, record.index), {})[record.arm] = record
-    order = sorted(answers, key=lambda key: (key[0].order, key[1:]))
-    both = [(answers[key][CONTROL], answers[key][SPECULATION]) for key in order if len(answers[key]) == 2]
-    differing = [(a, b) for a, b in both if a.output_ids != b.output_ids]
-    return {
-        "compared": len(both),
-        "identical": len(both) - len(differing),
-        "differing": [_difference(control, speculation) for control, speculation in differing[:5]],
-    }
-
-
-def _difference(control: RequestRecord, speculation: RequestRecord) -> dict[str, Any]:
-    ids = zip(control.output_ids, speculation.output_ids, strict=False)
-    shorter = min(len(control.output_ids), len(speculation.output_ids))
-    position = next((position for position, (a, b) in enumerate(ids) if a != b), shorter)
-    return {
-        "prompt_id": control.prompt_id,
-        **control.point.to_dict(),
-        "pair": control.pair,
-        "position": position,
-    }
-
-
 def _arm_findings(summaries: Iterable[ArmSummary]) -> tuple[Finding, ...]:
     return tuple(finding for summary in summaries for finding in summary.findings)
 
@@ -195,26 +165,30 @@ def _control_findings(summaries: Iterable[ArmSummary]) -> tuple[Finding, ...]:
     )
 
 
-def _bypass_findings(records: Iterable[RequestRecord]) -> tuple[Finding, ...]:
-    speculation = [record for record in records if record.counts and record.ok and record.arm == SPECULATION]
-    bypassed = [record for record in speculation if record.bypass_reason]
-    if not bypassed:
+def _bypass_findings(table: RecordTable) -> tuple[Finding, ...]:
+    speculation = table.measured.good.of(SPECULATION)
+    reasons = {reason: count for reason, count in speculation.labels("bypass").items() if reason}
+    if not reasons:
         return ()
-    reasons = ", ".join(sorted({record.bypass_reason for record in bypassed}))
     return (
         Finding(
             severity="warning",
             code="load.speculation-bypassed",
-            message=f"{len(bypassed)} of {len(speculation)} requests of the speculation arm did not: {reasons}",
+            message=(
+                f"{sum(reasons.values())} of {len(speculation)} requests of the speculation arm did not: "
+                f"{', '.join(reasons)}"
+            ),
             hint="The speed-up includes them; change the request parameters that forbid speculation.",
         ),
     )
 
 
-def _lag_share(records: Iterable[RequestRecord]) -> float | None:
-    counted = [record for record in records if record.counts and record.rate is None]
-    busy_s = sum(record.ended_s - record.intended_s for record in counted)
-    lag_s = sum(record.sent_s - record.intended_s for record in counted)
+def _lag_share(table: RecordTable) -> float | None:
+    busy_s = lag_s = 0.0
+    for point, under in table.measured.by_point().items():
+        if point.rate is None:
+            busy_s += float((under["ended_s"] - under["intended_s"]).sum())
+            lag_s += float((under["sent_s"] - under["intended_s"]).sum())
     return lag_s / busy_s if busy_s > 0 else None
 
 
@@ -231,16 +205,16 @@ def _lag_findings(share: float | None) -> tuple[Finding, ...]:
     )
 
 
-def _schedule_findings(summaries: Iterable[ArmSummary], records: Sequence[RequestRecord]) -> tuple[Finding, ...]:
+def _schedule_findings(summaries: Iterable[ArmSummary], table: RecordTable) -> tuple[Finding, ...]:
     """Say where an open loop was not the one that was asked for."""
-    found = []
+    found, under = [], table.measured.by_point()
     for summary in summaries:
         if summary.point.rate is None:
             continue
         lag_ms = summary.metrics["dispatch_lag"]["p99"]
         first_ms = summary.metrics.get("time_to_first_token", {}).get("p50", 0.0)
         limit_ms = max(MAX_LAG_MS, MAX_LAG_OF_FIRST_TOKEN * first_ms)
-        achieved = _achieved([record for record in measured(records) if record.point == summary.point], summary.arm)
+        achieved = _achieved(under[summary.point].of(summary.arm))
         if lag_ms > limit_ms:
             words = f"one request of a hundred was sent {lag_ms:.1f} ms late or more; {limit_ms:.1f} ms are allowed"
         elif achieved < LEAST_ACHIEVED:
@@ -258,14 +232,13 @@ def _schedule_findings(summaries: Iterable[ArmSummary], records: Sequence[Reques
     return tuple(found)
 
 
-def _achieved(records: Iterable[RequestRecord], arm: Arm) -> float:
+def _achieved(table: RecordTable) -> float:
     """Return how fast the schedule was carried out: time that it should have taken, over the time that it took."""
-    pairs: dict[int, list[RequestRecord]] = {}
-    for record in records:
-        if record.arm == arm:
-            pairs.setdefault(record.pair, []).append(record)
-    wanted_s = sum(max(r.intended_s for r in group) - min(r.intended_s for r in group) for group in pairs.values())
-    took_s = sum(max(r.sent_s for r in group) - min(r.intended_s for r in group) for group in pairs.values())
+    wanted_s = took_s = 0.0
+    for place in table.by_block():
+        intended_s, sent_s = place.requests["intended_s"], place.requests["sent_s"]
+        wanted_s += float(intended_s.max() - intended_s.min())
+        took_s += float(sent_s.max() - intended_s.min())
     return wanted_s / took_s if took_s > 0 else 1.0
 
 

@@ -17,11 +17,14 @@ import itertools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
+
 from specdeploy.bench.blocks import summarize_blocks
 from specdeploy.bench.goodput import parse_objectives
 from specdeploy.bench.load_report import RECORDS_FILE, SCHEMA_VERSION, RunContext, build_load_report
 from specdeploy.bench.records import WARMUP_PAIR, LoadRun
 from specdeploy.bench.shards import Shard
+from specdeploy.bench.table import RecordStore, table_of
 from specdeploy.errors import CannotDecide, ConfigError
 from specdeploy.findings import Finding
 
@@ -59,7 +62,7 @@ class Part:
 
     source: str
     document: Mapping[str, Any]
-    records: tuple[RequestRecord, ...]
+    records: Sequence[RequestRecord]
 
     def __post_init__(self) -> None:
         """Refuse what is not the document of a shard.
@@ -157,14 +160,22 @@ class Merged(NamedTuple):
     """The document of the whole, and its records on one clock in the order in which they ended."""
 
     document: dict[str, Any]
-    records: tuple[RequestRecord, ...]
+    records: Sequence[RequestRecord]
 
 
-def merge(parts: Sequence[Part], *, partial: bool = False, records_file: str = RECORDS_FILE) -> Merged:
+def merge(
+    parts: Sequence[Part],
+    store: RecordStore | None = None,
+    *,
+    partial: bool = False,
+    records_file: str = RECORDS_FILE,
+) -> Merged:
     """Put the results of the shards of one run together.
 
     Args:
         parts: What the shards left behind, in any order.
+
+        store: Takes the records; None keeps them in memory.
 
         partial: Whether shards may be missing; the whole is then marked partial.
 
@@ -190,7 +201,7 @@ def merge(parts: Sequence[Part], *, partial: bool = False, records_file: str = R
             f"of {parts[0].shard.of} shards {_listed(missing)} missing",
             hint="Run what is missing, or merge what is there with --partial.",
         )
-    records = _on_one_clock(parts)
+    records = _on_one_clock(parts, RecordStore() if store is None else store)
     _require_once(records)
     skews = _skews(parts, records)
     document = build_load_report(
@@ -236,9 +247,17 @@ def _difference(ours: object, theirs: object) -> str:
     return f" ({ours!r} and {theirs!r})"
 
 
-def _on_one_clock(parts: Sequence[Part]) -> tuple[RequestRecord, ...]:
-    moved = (_moved(record, part.epoch_offset_s - parts[0].epoch_offset_s) for part in parts for record in part.records)
-    return tuple(sorted(moved, key=lambda record: record.ended_s))
+def _on_one_clock(parts: Sequence[Part], store: RecordStore) -> Sequence[RequestRecord]:
+    """Store all records in the order in which they ended."""
+    tables = [table_of(part.records) for part in parts]
+    by_s = [_shift_s(parts, part) for part in parts]
+    ended_s = np.concatenate([table["ended_s"] + shift_s for table, shift_s in zip(tables, by_s, strict=True)])
+    owners = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
+    rows = np.concatenate([np.arange(len(table)) for table in tables])
+    for at in np.argsort(ended_s, kind="stable"):
+        owner = int(owners[at])
+        store.add(_moved(tables[owner][int(rows[at])], by_s[owner]))
+    return store.since(0)
 
 
 def _moved(record: RequestRecord, by_s: float) -> RequestRecord:
@@ -256,18 +275,17 @@ def _moved(record: RequestRecord, by_s: float) -> RequestRecord:
 
 
 def _require_once(records: Iterable[RequestRecord]) -> None:
-    seen: set[tuple[_BlockKey, int]] = set()
-    for record in records:
-        key = _BlockKey(record.arm, record.pair, record.concurrency, record.rate), record.index
-        if key in seen:
+    for place in table_of(records).by_block():
+        indices = np.sort(place.requests["index"])
+        twice = indices[1:][indices[1:] == indices[:-1]]
+        if len(twice):
             raise ConfigError(
-                f"request {record.index} of pair {record.pair} ({record.arm}, {record.point}) was sent by two shards",
+                f"request {twice[0]} of pair {place.pair} ({place.arm}, {place.point}) was sent by two shards",
                 hint="These are no shards of one run; measure again.",
             )
-        seen.add(key)
 
 
-def _run(parts: Sequence[Part], records: tuple[RequestRecord, ...], missing: Sequence[int]) -> LoadRun:
+def _run(parts: Sequence[Part], records: Sequence[RequestRecord], missing: Sequence[int]) -> LoadRun:
     starts = [part.document["started_s"] + _shift_s(parts, part) for part in parts]
     ends = [start_s + part.document["duration_s"] for start_s, part in zip(starts, parts, strict=True)]
     reasons = [

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from specdeploy.bench.blocks import BlockSummary, measured, summarize_blocks
-from specdeploy.bench.per_request import OF_REQUEST
-from specdeploy.bench.records import CONTROL, SPECULATION, Arm, LoadPoint, RequestRecord
+from specdeploy.bench.blocks import BlockSummary, summarize_blocks
+from specdeploy.bench.per_request import OF_REQUEST, defined
+from specdeploy.bench.records import CONTROL, SPECULATION, Arm, LoadPoint
+from specdeploy.bench.table import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from specdeploy.bench.records import RequestRecord
+    from specdeploy.bench.table import RecordTable
 
 CONFIDENCE: Final = 0.95
 #: A block by time that was cut short took less than this share of its time.
@@ -96,10 +99,8 @@ def paired_speedup(records: Iterable[RequestRecord], *, block_s: float | None = 
 
         block_s: How long a block of a closed loop by time lasts; None where the number of requests is given.
     """
-    groups: dict[LoadPoint, list[RequestRecord]] = defaultdict(list)
-    for record in measured(records):
-        groups[record.point].append(record)
-    summaries = (_paired(point, groups[point], block_s) for point in sorted(groups, key=lambda point: point.order))
+    under = table_of(records).measured.by_point()
+    summaries = (_paired(point, table, block_s) for point, table in under.items())
     return tuple(summary for summary in summaries if summary)
 
 
@@ -138,8 +139,8 @@ def _half_width(logs: np.ndarray[Any, np.dtype[np.float64]], confidence: float) 
     return quantile * float(logs.std(ddof=1)) / math.sqrt(logs.size)
 
 
-def _paired(point: LoadPoint, records: list[RequestRecord], block_s: float | None) -> PairedSummary | None:
-    blocks = {(block.pair, block.arm): block for block in summarize_blocks(records)}
+def _paired(point: LoadPoint, table: RecordTable, block_s: float | None) -> PairedSummary | None:
+    blocks = {(block.pair, block.arm): block for block in summarize_blocks(table)}
     pairs = sorted({pair for pair, _ in blocks})
     halves = {pair: (blocks.get((pair, CONTROL)), blocks.get((pair, SPECULATION))) for pair in pairs}
     usable = [pair for pair, both in halves.items() if _is_usable(*both, block_s)]
@@ -149,8 +150,8 @@ def _paired(point: LoadPoint, records: list[RequestRecord], block_s: float | Non
     return PairedSummary(
         point=point,
         speedup=speedup if point.rate is None else None,
-        request_latency=_ratio(_block_means(records, "request_latency"), usable, len(pairs)),
-        time_to_first_token=_ratio(_block_means(records, "time_to_first_token"), usable, len(pairs)),
+        request_latency=_ratio(_block_means(table, "request_latency"), usable, len(pairs)),
+        time_to_first_token=_ratio(_block_means(table, "time_to_first_token"), usable, len(pairs)),
     )
 
 
@@ -161,20 +162,16 @@ def _ratio(values: Mapping[_BlockKey, float | None], usable: Sequence[int], pair
     return paired_ratio(ratios, excluded=pairs - len(ratios)) if ratios else None
 
 
-def _block_means(records: Iterable[RequestRecord], key: str) -> dict[_BlockKey, float | None]:
-    values: dict[_BlockKey, list[float]] = defaultdict(list)
-    for record in records:
-        value = OF_REQUEST[key](record) if record.ok else None
-        if value is not None:
-            values[record.pair, record.arm].append(value)
-    return {block: sum(numbers) / len(numbers) for block, numbers in values.items()}
+def _block_means(table: RecordTable, key: str) -> dict[_BlockKey, float | None]:
+    values = {(place.pair, place.arm): defined(OF_REQUEST[key](place.requests.good)) for place in table.by_block()}
+    return {block: float(numbers.mean()) if len(numbers) else None for block, numbers in values.items()}
 
 
 def _is_usable(control: BlockSummary | None, speculation: BlockSummary | None, block_s: float | None) -> bool:
     if control is None or speculation is None or control.errors or speculation.errors:
         return False
     if block_s is None:
-        whole = control.indices == speculation.indices
+        whole = control.answered == speculation.answered
     else:
         whole = min(control.wall_s, speculation.wall_s) >= _LASTED * block_s
     return whole and control.throughput is not None and speculation.throughput is not None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from specdeploy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from specdeploy.bench.server_window import ServerWindow
 
@@ -159,7 +159,7 @@ class RequestRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data whose keys are the field names."""
-        return dataclasses.asdict(self)
+        return dict(self.__dict__)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RequestRecord:
@@ -182,7 +182,7 @@ class LoadRun:
     """What a run measured.
 
     Args:
-        records: Every request, the warm-up included, in the order in which they ended.
+        records: Every request, the warm-up included, in the order in which they ended; perhaps a table of them.
 
         windows: The same blocks, seen from the server; empty when it was not asked.
 
@@ -195,7 +195,7 @@ class LoadRun:
         block_starts_s: When each block began that did, in the order of the plan, on the clock of the records.
     """
 
-    records: tuple[RequestRecord, ...]
+    records: Sequence[RequestRecord]
     windows: tuple[ServerWindow, ...] = ()
     started_s: float = 0.0
     stop_reason: str = ""
@@ -210,7 +210,12 @@ class LoadRun:
 
 def records_to_jsonl(records: Iterable[RequestRecord]) -> str:
     """Return one line of JSON per record, in order; `records_from_jsonl` reads them back."""
-    return "".join(json.dumps(record.to_dict(), allow_nan=False, separators=(",", ":")) + "\n" for record in records)
+    return "".join(map(record_to_line, records))
+
+
+def record_to_line(record: RequestRecord) -> str:
+    """Return a record as one line of JSON, its end included."""
+    return json.dumps(record.to_dict(), allow_nan=False, separators=(",", ":")) + "\n"
 
 
 def records_from_jsonl(text: str) -> tuple[RequestRecord, ...]:
@@ -220,10 +225,20 @@ def records_from_jsonl(text: str) -> tuple[RequestRecord, ...]:
         ConfigError: A line is not a record; names its number.
     """
     lines = enumerate(text.splitlines(), start=1)
-    return tuple(_record_from_line(number, line) for number, line in lines if line.strip())
+    return tuple(record_from_line(number, line) for number, line in lines if line.strip())
 
 
-def _record_from_line(number: int, line: str) -> RequestRecord:
+def record_from_line(number: int, line: str | bytes) -> RequestRecord:
+    """Read one line.
+
+    Args:
+        number: Which it is in its file, from 1; for messages.
+
+        line: The line.
+
+    Raises:
+        ConfigError: It is not a record.
+    """
     try:
         data = json.loads(line)
     except ValueError as error:

@@ -9,9 +9,10 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from specdeploy.bench.goodput import is_good
+from specdeploy.bench.goodput import count_good
 from specdeploy.bench.intervals import share_interval
 from specdeploy.bench.records import LoadRun
+from specdeploy.bench.table import RecordTable, table_of
 from specdeploy.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -175,8 +176,8 @@ def trial_of(
 
         least: The share of good requests that is enough.
     """
-    counted = [record for record in records if record.counts and record.arm == arm]
-    good = sum(is_good(record, objectives) for record in counted)
+    counted = table_of(records).measured.of(arm)
+    good = count_good(counted, objectives)
     return Trial(load=load, requests=len(counted), good=good, least=least)
 
 
@@ -211,7 +212,7 @@ def search_loads(
         found[arm] = search.to_dict()
     last = runs[-1]
     whole = LoadRun(
-        records=tuple(record for run in runs for record in run.records),
+        records=RecordTable.joined([run.records for run in runs]),
         windows=tuple(window for run in runs for window in run.windows),
         started_s=runs[0].started_s,
         stop_reason=last.stop_reason,

@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.records import WARMUP_PAIR
+from specdeploy.bench.table import table_of
 from specdeploy.findings import Finding
 
 if TYPE_CHECKING:
@@ -123,14 +124,12 @@ def traffic_findings(
 
         front_door: The model that they went to.
     """
-    sent: dict[tuple[LoadPoint, int, Arm], int] = defaultdict(int)
-    for record in records:
-        sent[record.point, record.pair, record.arm] += 1
+    sent = {(place.point, place.pair, place.arm): len(place.requests) for place in table_of(records).by_block()}
     others = 0
     for window in windows:
         counts = window.models.get(front_door)
         if counts is not None:
-            others += max(counts.requests + counts.failures - sent[window.point, window.pair, window.arm], 0)
+            others += max(counts.requests + counts.failures - sent.get((window.point, window.pair, window.arm), 0), 0)
     if not others:
         return ()
     message = f"{front_door} counted {others} requests that this load test did not send: somebody else used the server"

@@ -8,23 +8,27 @@ Nothing here knows how the records came about, or what is good enough. Records t
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from specdeploy.bench.acceptance import acceptance_metrics
-from specdeploy.bench.blocks import measured, steady_throughput, summarize_blocks
+from specdeploy.bench.blocks import steady_throughput, summarize_blocks
 from specdeploy.bench.goodput import goodput
 from specdeploy.bench.intervals import percentile_interval
 from specdeploy.bench.metrics import METRICS, PERCENTILES
-from specdeploy.bench.per_request import OF_REQUEST, chunk_gaps_ms, milliseconds
+from specdeploy.bench.per_request import OF_REQUEST, chunk_gaps_ms, defined, milliseconds
+from specdeploy.bench.records import ARMS
+from specdeploy.bench.table import MISSING, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from numpy.typing import NDArray
+
     from specdeploy.bench.goodput import Objective
     from specdeploy.bench.records import Arm, LoadPoint, RequestRecord
+    from specdeploy.bench.table import RecordTable
     from specdeploy.findings import Finding
 
 MetricValue: TypeAlias = dict[str, Any]
@@ -69,7 +73,7 @@ class ArmSummary:
         }
 
 
-def distribution(values: Iterable[float], unit: str) -> MetricValue | None:
+def distribution(values: Iterable[float] | NDArray[np.float64], unit: str) -> MetricValue | None:
     """Describe one value per request: ``{unit, avg, min, max, p1 ... p99, std, count, sum, percentile_cis}``.
 
     ``percentile_cis`` has the two bounds of the 95 % interval of some percentiles; None where so few values have none.
@@ -80,7 +84,7 @@ def distribution(values: Iterable[float], unit: str) -> MetricValue | None:
     Returns:
         None when there is no value.
     """
-    array = np.sort(np.fromiter(values, dtype=np.float64))
+    array = np.sort(values if isinstance(values, np.ndarray) else np.fromiter(values, dtype=np.float64))
     if not array.size:
         return None
     low, high = float(array[0]), float(array[-1])
@@ -97,7 +101,7 @@ def distribution(values: Iterable[float], unit: str) -> MetricValue | None:
     }
 
 
-def summarize(records: Sequence[RequestRecord], objectives: Sequence[Objective] = ()) -> tuple[ArmSummary, ...]:
+def summarize(records: Iterable[RequestRecord], objectives: Sequence[Objective] = ()) -> tuple[ArmSummary, ...]:
     """Summarise every arm at every load, in order of load, control first.
 
     Args:
@@ -105,52 +109,42 @@ def summarize(records: Sequence[RequestRecord], objectives: Sequence[Objective] 
 
         objectives: What goodput is made of.
     """
-    groups: dict[tuple[LoadPoint, Arm], list[RequestRecord]] = defaultdict(list)
-    for record in measured(records):
-        groups[record.point, record.arm].append(record)
-    order = sorted(groups, key=lambda key: (key[0].order, key[1]))
-    return tuple(_summarize_arm(arm, point, groups[point, arm], objectives) for point, arm in order)
+    under = table_of(records).measured.by_point()
+    arms = ((arm, point, table.of(arm)) for point, table in under.items() for arm in ARMS)
+    return tuple(_summarize_arm(arm, point, table, objectives) for arm, point, table in arms if table)
 
 
-def _summarize_arm(
-    arm: Arm, point: LoadPoint, records: list[RequestRecord], objectives: Sequence[Objective]
-) -> ArmSummary:
-    good = [record for record in records if record.ok]
-    acceptance, findings = acceptance_metrics(good, where=f"{arm}, {point}")
-    errors: dict[str, int] = defaultdict(int)
-    for record in records:
-        if record.error is not None:
-            errors[record.error] += 1
-    metrics = {**_per_request(records, good), **_system(records, good)}
-    metrics |= goodput(records, objectives, metrics["benchmark_duration"]["avg"])
+def _summarize_arm(arm: Arm, point: LoadPoint, table: RecordTable, objectives: Sequence[Objective]) -> ArmSummary:
+    acceptance, findings = acceptance_metrics(table.good, where=f"{arm}, {point}")
+    metrics = {**_per_request(table), **_system(table)}
+    metrics |= goodput(table, objectives, metrics["benchmark_duration"]["avg"])
     metrics |= {key: _describe(key, value) for key, value in acceptance.items()}
     return ArmSummary(
         arm=arm,
         point=point,
         metrics={key: metrics[key] for key in METRICS if metrics.get(key)},
-        errors=dict(sorted(errors.items())),
-        categories=_categories(records),
+        errors={label: count for label, count in table.labels("error").items() if label},
+        categories=_categories(table),
         findings=findings,
     )
 
 
-def _categories(records: list[RequestRecord]) -> dict[str, dict[str, MetricValue]]:
+def _categories(table: RecordTable) -> dict[str, dict[str, MetricValue]]:
     """Describe each category by what its requests say of themselves; throughput is that of all together."""
-    names = sorted({record.category for record in records})
+    names = table.labels("category")
     if len(names) < 2:
         return {}
-    return {name: _category([record for record in records if record.category == name]) for name in names}
+    return {name: _category(table.labelled("category", name)) for name in names}
 
 
-def _category(records: list[RequestRecord]) -> dict[str, MetricValue]:
-    good = [record for record in records if record.ok]
-    acceptance, _ = acceptance_metrics(good, where="")
-    values = _per_request(records, good) | {key: _describe(key, value) for key, value in acceptance.items()}
-    values["request_count"] = _describe("request_count", len(good))
+def _category(table: RecordTable) -> dict[str, MetricValue]:
+    acceptance, _ = acceptance_metrics(table.good, where="")
+    values = _per_request(table) | {key: _describe(key, value) for key, value in acceptance.items()}
+    values["request_count"] = _describe("request_count", len(table.good))
     return {key: values[key] for key in METRICS if values.get(key)}
 
 
-def _describe(key: str, value: float | Sequence[float]) -> MetricValue:
+def _describe(key: str, value: float | Sequence[float] | NDArray[Any]) -> MetricValue:
     metric = METRICS[key]
     if isinstance(value, (int, float)):
         return {"unit": metric.unit, "avg": float(value)}
@@ -159,27 +153,28 @@ def _describe(key: str, value: float | Sequence[float]) -> MetricValue:
     return distribution(value, metric.unit) or {}
 
 
-def _per_request(records: list[RequestRecord], good: list[RequestRecord]) -> dict[str, MetricValue]:
-    values = {key: [number for record in good if (number := of(record)) is not None] for key, of in OF_REQUEST.items()}
-    values["inter_chunk_latency"] = [gap for record in good for gap in chunk_gaps_ms(record)]
-    values["dispatch_lag"] = [milliseconds(record.intended_s, record.sent_s) for record in records]
-    return {key: _describe(key, numbers) for key, numbers in values.items()}
+def _per_request(table: RecordTable) -> dict[str, MetricValue]:
+    good = table.good
+    values = {key: _describe(key, defined(of(good))) for key, of in OF_REQUEST.items()}
+    values["inter_chunk_latency"] = _describe("inter_chunk_latency", chunk_gaps_ms(good))
+    lag_ms = milliseconds(table["intended_s"], table["sent_s"])
+    return {**values, "dispatch_lag": _describe("dispatch_lag", lag_ms)}
 
 
-def _system(records: list[RequestRecord], good: list[RequestRecord]) -> dict[str, MetricValue]:
-    wall_s = sum(block.wall_s for block in summarize_blocks(records))
+def _system(table: RecordTable) -> dict[str, MetricValue]:
+    blocks, good = summarize_blocks(table), len(table.good)
+    wall_s = sum(block.wall_s for block in blocks)
     values: dict[str, float] = {
-        "request_count": len(good),
-        "error_request_count": len(records) - len(good),
-        "error_rate": (len(records) - len(good)) / len(records),
+        "request_count": good,
+        "error_request_count": len(table) - good,
+        "error_rate": (len(table) - good) / len(table),
         "benchmark_duration": wall_s,
     }
     if good and wall_s > 0:
-        values["request_throughput"] = len(good) / wall_s
-        counted = [record.output_tokens for record in good if record.output_tokens is not None]
-        if counted:
-            values["output_token_throughput"] = sum(counted) / wall_s
-    steady = steady_throughput(records)
+        values["request_throughput"] = good / wall_s
+        if (table.good["output_tokens"] != MISSING).any():
+            values["output_token_throughput"] = sum(block.output_tokens for block in blocks) / wall_s
+    steady = steady_throughput(table)
     if steady is not None:
         values["steady_output_token_throughput"] = steady
     return {key: _describe(key, value) for key, value in values.items()}

@@ -52,6 +52,15 @@ overrides_option = click.option(
 )
 
 
+export_option = click.option(
+    "--export",
+    "formats",
+    multiple=True,
+    type=click.Choice(["csv", "github", "aiperf", "parquet"]),
+    help="Also write the results for other tools; repeatable.",
+)
+
+
 def refuse_misplaced(ctx: click.Context) -> None:
     """Refuse options of a group in front of a subcommand, which has its own: they would be ignored.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from specdeploy.cli._options import json_option, with_config
+from specdeploy.cli._options import export_option, json_option, with_config
 from specdeploy.cli._server import at_server
 from specdeploy.errors import ConfigError
 
@@ -91,7 +91,8 @@ class _Split(NamedTuple):
             )
         if self.shard is not None and formats:
             raise ConfigError(
-                "--export is of a whole load test, and --shard measures a part", hint="Merge the shards first."
+                "--export is of a whole load test, and --shard measures a part",
+                hint="Give it to `specdeploy report merge`.",
             )
         return Generator(
             shard=None if self.shard is None else parse_shard(self.shard),
@@ -138,13 +139,7 @@ def _measure_by(processes: int, loaded: LoadedConfig, server: ServerChoice, fore
 @click.option("--control", metavar="URL", help="With --openai: the same target without speculation, to compare with.")
 @click.option("--api-model", metavar="NAME", help="The model to ask for, where a server has several.")
 @click.option("--api-key-env", metavar="VAR", help="The environment variable that holds the key.")
-@click.option(
-    "--export",
-    "formats",
-    multiple=True,
-    type=click.Choice(["csv", "github", "aiperf", "parquet"]),
-    help="Also write the results for other tools; repeatable.",
-)
+@export_option
 @click.option("--search", is_flag=True, help="Search for the highest load that keeps load.slo, from the first one on.")
 @click.option("--shard", metavar="I/N", help="Send only the I-th of N parts, from 1 on: several machines share a load.")
 @click.option("--start-at", metavar="TIME", help="Begin then: ISO 8601 with a time zone, or seconds since 1970.")
@@ -182,7 +177,7 @@ def command(
     from specdeploy.bench.driver import INTERRUPTED_BY_USER
     from specdeploy.cli import _render
     from specdeploy.errors import EXIT_CANNOT_DECIDE, EXIT_OK
-    from specdeploy.pipeline import loading
+    from specdeploy.pipeline.exporting import export, require_exports
     from specdeploy.pipeline.shards import ALONE
     from specdeploy.pipeline.smoke_results import require_writable
     from specdeploy.pipeline.workspace import workspace
@@ -196,7 +191,8 @@ def command(
             "--search changes the load as it goes, and shards and processes share one that is laid out before",
             hint="Leave out --shard, --start-at and --processes; one process sends some hundred requests a second.",
         )
-    loading.require_exports(formats)
+    require_exports(formats)
+    folder = workspace(loaded).reports
     require_writable(generator.files(workspace(loaded)).document, "report.path")
     if not in_step and generator != ALONE:
         click.echo(str(generator), err=True)
@@ -204,7 +200,7 @@ def command(
         document = _measure_by(processes, loaded, server, foreign)
     else:
         document = _measure(loaded, server, foreign, generator, search=search)
-    written = loading.export(loaded, document, formats)
+    written = export(folder, document, formats)
     if as_json:
         _render.document(document)
     elif not in_step:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from specdeploy.cli._options import config_option, json_option, load, overrides_option, refuse_misplaced
+from specdeploy.cli._options import config_option, export_option, json_option, load, overrides_option, refuse_misplaced
 
 
 @click.group("report", invoke_without_command=True)
@@ -32,6 +32,7 @@ def command(ctx: click.Context, config_path: str, overrides: tuple[str, ...]) ->
     type=click.Path(path_type=Path),
     help="Where load.json and its records go, if not beside the first shard.",
 )
+@export_option
 @config_option
 @overrides_option
 @json_option
@@ -39,6 +40,7 @@ def merge(
     sources: tuple[Path, ...],
     partial: bool,
     output: Path | None,
+    formats: tuple[str, ...],
     config_path: str,
     overrides: tuple[str, ...],
     as_json: bool,
@@ -51,17 +53,22 @@ def merge(
     """
     from specdeploy.cli import _render
     from specdeploy.errors import EXIT_CANNOT_DECIDE, EXIT_OK
+    from specdeploy.pipeline.exporting import export, require_exports
     from specdeploy.pipeline.shards import merge_results
     from specdeploy.pipeline.workspace import workspace
     from specdeploy.report.text import load_table
 
+    require_exports(formats)
     sources = sources or (workspace(load(config_path, overrides)).reports,)
     folder = output or (sources[0] if sources[0].is_dir() else sources[0].parent)
     document = merge_results(sources, folder, partial=partial)
+    written = export(folder, document, formats)
     if as_json:
         _render.document(document)
     else:
         click.echo(load_table(document))
         click.echo(f"wrote {folder / 'load.json'} from {len(document['shards']['present'])} shards", err=True)
+        for path in written:
+            click.echo(f"wrote {path}", err=True)
     answered = any("request_throughput" in arm["metrics"] for arm in document["arms"])
     return EXIT_OK if answered and not document["partial"] else EXIT_CANNOT_DECIDE

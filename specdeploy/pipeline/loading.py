@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 from specdeploy.bench.goodput import parse_objectives
-from specdeploy.bench.records import records_from_jsonl
 from specdeploy.bench.schedule import kv_reuse_findings
 from specdeploy.bench.wire.codec import OpenAICodec, TritonCodec
 from specdeploy.bench.wire.grpc import GrpcCodec, GrpcWire
 from specdeploy.bench.wire.http import HttpWire
 from specdeploy.errors import ConfigError
 from specdeploy.pipeline.measurement import FRONT_DOOR, Line, Lines, Measurement, plan_of
-from specdeploy.pipeline.parquet import PARQUET, records_to_parquet, require_parquet
 from specdeploy.pipeline.shards import ALONE
 from specdeploy.pipeline.subject import connect, deployment, fixed_by
-from specdeploy.pipeline.workspace import workspace
-from specdeploy.report.exports import exports
-from specdeploy.system.files import write_atomic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Callable
 
     from specdeploy.bench.driver import Progress
     from specdeploy.config.load import LoadedConfig
@@ -150,52 +143,3 @@ def _line(loaded: LoadedConfig, endpoints: Addresses) -> Line:
         codec = TritonCodec(endpoints.http_url, model=FRONT_DOOR, inputs=inputs)
         return Line(HttpWire(endpoints.http_url), codec)
     return Line(GrpcWire(endpoints.grpc_url), GrpcCodec(model=FRONT_DOOR, inputs=inputs))
-
-
-def require_exports(formats: Iterable[str]) -> None:
-    """Stop, before anything is measured, when a format cannot be written.
-
-    Raises:
-        EnvironmentFault: The package for Parquet is not installed.
-    """
-    if PARQUET in formats:
-        require_parquet()
-
-
-def export(loaded: LoadedConfig, document: Mapping[str, Any], formats: Iterable[str]) -> tuple[Path, ...]:
-    """Write a load test for other tools, into the report folder, and return the files.
-
-    Args:
-        loaded: Where results go.
-
-        document: The document of the load test.
-
-        formats: ``csv``, ``github``, ``aiperf``, ``parquet``.
-
-    Raises:
-        ConfigError: A format is not one of these.
-
-        EnvironmentFault: The package for Parquet is not installed.
-    """
-    wanted = tuple(dict.fromkeys(formats))
-    if not wanted:
-        return ()
-    place = workspace(loaded)
-    records = records_from_jsonl(place.records_jsonl.read_text(encoding="utf-8"))
-    tables = [place.records_jsonl.with_suffix(".parquet")] if PARQUET in wanted else []
-    for path in tables:
-        write_atomic(path, records_to_parquet(records))
-    wanted = tuple(name for name in wanted if name != PARQUET)
-    files = exports(document, records, wanted, epoch_offset_s=_epoch_offset_s(document))  # type: ignore[arg-type]
-    written = tables
-    for name, text in files.items():
-        path = place.reports / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text)
-        written.append(path)
-    return tuple(written)
-
-
-def _epoch_offset_s(document: Mapping[str, Any]) -> float:
-    """Return what is added to a time of the records to have seconds since 1970."""
-    return dt.datetime.fromisoformat(document["started_at"]).timestamp() - float(document["started_s"])

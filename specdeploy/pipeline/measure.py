@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.errors import CannotDecide, ConfigError
@@ -9,6 +10,7 @@ from specdeploy.gate.rules import parse_rules
 from specdeploy.gate.verdict import evaluate
 from specdeploy.pipeline import loading
 from specdeploy.pipeline.loading import load
+from specdeploy.pipeline.record_files import reading_records
 from specdeploy.pipeline.smoking import smoke
 from specdeploy.pipeline.subject import deployment, read_document
 from specdeploy.pipeline.workspace import workspace
@@ -73,8 +75,11 @@ def report(loaded: LoadedConfig) -> Path:
             f"nothing has been measured yet: {place.reports} holds no result",
             hint="run `specdeploy smoke` and `specdeploy load` first",
         )
-    records = place.records_jsonl.read_text(encoding="utf-8") if place.records_jsonl.is_file() else None
-    write_atomic(place.report_html, _rendered({"deployment": deployment(loaded), **documents, "records": records}))
+    with contextlib.ExitStack() as stack:
+        there = place.records_jsonl.is_file()
+        records = stack.enter_context(reading_records(place.records_jsonl)) if there else None
+        page = _rendered({"deployment": deployment(loaded), **documents, "records": records})
+    write_atomic(place.report_html, page)
     return place.report_html
 
 

@@ -18,11 +18,12 @@ from specdeploy.bench.schedule import LoadSettings, check_load, plan_load, promp
 from specdeploy.bench.search import Aim, search_loads
 from specdeploy.bench.stages import parse_stages
 from specdeploy.errors import ConfigError
+from specdeploy.pipeline.record_files import record_file
 from specdeploy.pipeline.server_side import ServerSide
-from specdeploy.pipeline.shards import keep
 from specdeploy.pipeline.workload import workload_of
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.system.clock import SystemClock
+from specdeploy.system.files import write_json_atomic
 from specdeploy.system.host import probe_host
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from specdeploy.bench.records import Arm, LoadRun
     from specdeploy.bench.schedule import LoadPlan
     from specdeploy.bench.search import Trial
+    from specdeploy.bench.table import RecordStore
     from specdeploy.bench.wire.call import Wire
     from specdeploy.bench.wire.codec import Codec
     from specdeploy.config.load import LoadedConfig
@@ -101,7 +103,7 @@ class Measurement:
     def once(self, plan: LoadPlan, findings: Iterable[Finding]) -> dict[str, Any]:
         """Carry out a plan."""
         begin = self._generator.beginnings(self._clock)
-        return self._measured(lambda look: (self._send(plan, look, begin), plan, None), findings)
+        return self._measured(lambda look, store: (self._send(plan, look, begin, store), plan, None), findings)
 
     def search(self, on_trial: OnTrial, findings: Iterable[Finding]) -> dict[str, Any]:
         """Search for the highest load that keeps the objectives.
@@ -131,14 +133,14 @@ class Measurement:
         first = float(wanted.concurrency[0]) if aim.whole else next(iter(wanted.rates), 0.0)
         compare = self._changes.get("compare", wanted.compare)
 
-        def carry_out(look: Look | None) -> tuple[LoadRun, LoadPlan, dict[str, Any]]:
+        def carry_out(look: Look | None, store: RecordStore) -> tuple[LoadRun, LoadPlan, dict[str, Any]]:
             tried: list[float] = []
 
             def send(arm: Arm, load: float, number: int) -> LoadRun:
                 tried.append(load)
                 # Other prompts first, so that no load lives off the KV cache of the one before.
                 plan = self._plan([load], compare=False, arm=arm, seed=wanted.seed + number)
-                return self._send(plan, look, None)
+                return self._send(plan, look, None, store)
 
             run, found = search_loads(send, ARMS if compare else (SPECULATION,), first, aim)
             return run, self._plan(sorted(set(tried)), compare=compare), found
@@ -150,41 +152,57 @@ class Measurement:
         at = {"concurrency": tuple(int(load) for load in loads)} if whole else {"rates": tuple(loads)}
         return plan_of(self._loaded, **{**self._changes, **at, **changes})
 
-    def _send(self, plan: LoadPlan, look: Look | None, begin: Callable[[int], Awaitable[float]] | None) -> LoadRun:
+    def _send(
+        self,
+        plan: LoadPlan,
+        look: Look | None,
+        begin: Callable[[int], Awaitable[float]] | None,
+        store: RecordStore,
+    ) -> LoadRun:
         lines = self._connect_all()
         return run_load(
-            plan, *lines.speculation, self._clock, self._on_progress, control=lines.control, look=look, begin=begin
+            plan,
+            *lines.speculation,
+            self._clock,
+            self._on_progress,
+            control=lines.control,
+            look=look,
+            begin=begin,
+            store=store,
         )
 
     def _measured(
         self,
-        carry_out: Callable[[Look | None], tuple[LoadRun, LoadPlan, dict[str, Any] | None]],
+        carry_out: Callable[[Look | None, RecordStore], tuple[LoadRun, LoadPlan, dict[str, Any] | None]],
         findings: Iterable[Finding],
     ) -> dict[str, Any]:
-        """Measure, and keep what came of it."""
+        """Measure, and keep what came of it: the records as they come, and the document that is made of them."""
         created, used_s = self._clock.now_iso(), time.process_time()
-        with contextlib.ExitStack() as stack:
-            server = None
-            if self._triton is not None:
-                period_s = self._loaded.config.load.telemetry_s
-                server = stack.enter_context(ServerSide(self._triton, self._clock, period_s=period_s))
-            run, plan, found = carry_out(server.counts if server is not None else None)
-        context = RunContext(
-            created=created,
-            deployment=self._about,
-            environment=probe_host().as_dict(),
-            client={"cpu_s": time.process_time() - used_s, "processes": 1},
-            gauges=server.readings if server is not None else (),
-            front_door=FRONT_DOOR if server is not None else "",
-        )
-        noticed = (*findings, *prompt_findings(plan))
-        document = build_load_report(run, plan, context, noticed, objectives=self._objectives)
-        document |= {"search": found} | self._generator.about(plan, run, noticed, self._clock)
-        kept = keep(self._generator.files(workspace(self._loaded)), document, run)
+        files = self._generator.files(workspace(self._loaded))
+        with record_file(files.records) as store:
+            with contextlib.ExitStack() as stack:
+                server = None
+                if self._triton is not None:
+                    period_s = self._loaded.config.load.telemetry_s
+                    server = stack.enter_context(ServerSide(self._triton, self._clock, period_s=period_s))
+                run, plan, found = carry_out(server.counts if server is not None else None, store)
+            context = RunContext(
+                created=created,
+                deployment=self._about,
+                environment=probe_host().as_dict(),
+                client={"cpu_s": time.process_time() - used_s, "processes": 1},
+                gauges=server.readings if server is not None else (),
+                front_door=FRONT_DOOR if server is not None else "",
+                records_file=files.records.name,
+            )
+            noticed = (*findings, *prompt_findings(plan))
+            document = build_load_report(run, plan, context, noticed, objectives=self._objectives)
+            document |= {"search": found} | self._generator.about(plan, run, noticed, self._clock)
+        write_json_atomic(files.document, document)
         if run.stop_reason == TERMINATED:
             # Whose the signal was has it again, and acts on it now that the results are kept.
             signal.raise_signal(signal.SIGTERM)
-        return kept
+        return document
 
 
 def plan_of(loaded: LoadedConfig, **changes: Any) -> LoadPlan:  # noqa: ANN401 - settings of a plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import re
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from specdeploy.bench.driver import INTERRUPTED_BY_USER
 from specdeploy.bench.merge import Part, iso, merge
-from specdeploy.bench.records import records_from_jsonl, records_to_jsonl
 from specdeploy.bench.shards import block_starts, fingerprint
 from specdeploy.errors import CannotDecide, ConfigError
+from specdeploy.pipeline.record_files import reading_records, record_file
 from specdeploy.pipeline.subject import read_document
-from specdeploy.system.files import explained, write_atomic, write_json_atomic
+from specdeploy.system.files import explained, write_json_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -148,14 +149,6 @@ class Generator:
 ALONE: Final = Generator()
 
 
-def keep(files: Files, document: dict[str, Any], run: LoadRun) -> dict[str, Any]:
-    """Write what a load test measured, and return its document, which names the file of records."""
-    document["records_file"] = files.records.name
-    write_atomic(files.records, records_to_jsonl(run.records))
-    write_json_atomic(files.document, document)
-    return document
-
-
 def parse_start(text: str, *, now_s: float) -> float:
     """Read when a run starts, and return it in seconds since 1970.
 
@@ -216,11 +209,13 @@ def merge_results(
     """
     paths = [path for source in sources for path in _documents(source)]
     files = Files(output / "load.json", output / "load_records.jsonl")
-    document, records = merge([_part(path) for path in paths], partial=partial, records_file=files.records.name)
-    if stop_reason and document["partial"]:
-        document["stop_reason"] = stop_reason
+    with contextlib.ExitStack() as stack:
+        parts = [_part(path, stack) for path in paths]
+        store = stack.enter_context(record_file(files.records))
+        document = merge(parts, store, partial=partial, records_file=files.records.name).document
+        if stop_reason and document["partial"]:
+            document["stop_reason"] = stop_reason
     with explained(output):
-        write_atomic(files.records, records_to_jsonl(records))
         write_json_atomic(files.document, document)
     return document
 
@@ -234,7 +229,7 @@ def _documents(source: Path) -> list[Path]:
     return found
 
 
-def _part(path: Path) -> Part:
+def _part(path: Path, stack: contextlib.ExitStack) -> Part:
     document = read_document(path)
     if document is None:
         raise ConfigError(f"there is no {path}", hint="Name the document of a shard, or the folder that holds them.")
@@ -243,16 +238,5 @@ def _part(path: Path) -> Part:
         raise ConfigError(
             f"{path} is no result of a shard", hint="Name the files that `specdeploy load --shard` wrote."
         )
-    records = path.with_name(name)
-    try:
-        text = records.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{records} cannot be read: {error}", hint="A shard's records belong beside its document."
-        ) from error
-    try:
-        return Part(source=str(path), document=document, records=records_from_jsonl(text))
-    except ConfigError as error:
-        if str(path) in error.message:
-            raise
-        raise ConfigError(f"{records}: {error.message}", hint=error.hint) from error
+    records = stack.enter_context(reading_records(path.with_name(name)))
+    return Part(source=str(path), document=document, records=records)

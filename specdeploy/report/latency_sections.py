@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.metrics import METRICS
-from specdeploy.bench.per_request import OF_REQUEST
+from specdeploy.bench.per_request import OF_REQUEST, defined
 from specdeploy.report import parts
 from specdeploy.report.charts import cumulative
 from specdeploy.report.curves import Value, against_load, cumulative_by_load
@@ -77,8 +77,8 @@ def _amount(load: Mapping[str, Any], arm: Arm, point: LoadPoint, key: str) -> st
 
 
 def _values(bundle: Bundle, arm: Arm, point: LoadPoint, key: str) -> list[float]:
-    of = OF_REQUEST[key]
-    return [value for record in bundle.of_request(arm, point) if (value := of(record)) is not None]
+    values: list[float] = defined(OF_REQUEST[key](bundle.of_request(arm, point))).tolist()
+    return values
 
 
 def _crowded(bundle: Bundle) -> Markup | None:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.metrics import METRICS
-from specdeploy.bench.records import ARMS, CONTROL, SPECULATION, LoadPoint, RequestRecord, records_from_jsonl
+from specdeploy.bench.records import ARMS, CONTROL, SPECULATION, LoadPoint
+from specdeploy.bench.table import table_of
 from specdeploy.errors import ConfigError
 from specdeploy.report.numbers import DASH, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from specdeploy.bench.records import Arm
+    from specdeploy.bench.table import RecordTable
 
 #: Metrics whose ratio of the arms an open loop has in place of a speed-up.
 RATIO_METRICS: Final = ("request_latency", "time_to_first_token")
@@ -48,7 +49,7 @@ class Bundle:
     load: Mapping[str, Any] | None
     smoke: Mapping[str, Any] | None
     gate: Mapping[str, Any] | None
-    records: tuple[RequestRecord, ...]
+    records: RecordTable
 
     @property
     def points(self) -> tuple[LoadPoint, ...]:
@@ -60,28 +61,24 @@ class Bundle:
         """Who was to be measured."""
         return arms(self.load) if self.load else ARMS
 
-    def of_request(self, arm: Arm, point: LoadPoint) -> Sequence[RequestRecord]:
+    def of_request(self, arm: Arm, point: LoadPoint) -> RecordTable:
         """Return the successful requests of an arm that count."""
-        return self._successful.get((arm, point), ())
+        return self._successful.get(point, self.records[:0]).of(arm)
 
     @functools.cached_property
-    def _successful(self) -> dict[tuple[Arm, LoadPoint], list[RequestRecord]]:
-        groups: dict[tuple[Arm, LoadPoint], list[RequestRecord]] = defaultdict(list)
-        for record in self.records:
-            if record.counts and record.ok:
-                groups[record.arm, record.point].append(record)
-        return groups
+    def _successful(self) -> dict[LoadPoint, RecordTable]:
+        return self.records.measured.good.by_point()
 
 
 def read_bundle(documents: Mapping[str, Any]) -> Bundle:
     """Read what a report is made from.
 
     Args:
-        documents: ``load``, ``smoke`` and ``gate`` as mappings, ``records`` as the text of the records file, and
-            ``deployment``; each may be None or absent.
+        documents: ``load``, ``smoke`` and ``gate`` as mappings, ``records`` of the load test, and ``deployment``; each
+            may be None or absent.
 
     Raises:
-        ConfigError: A document is of another kind or schema, or the records file is damaged.
+        ConfigError: A document is of another kind or schema.
     """
     load, smoke, gate = (_document(documents.get(kind), kind) for kind in ("load", "smoke", "gate"))
     return Bundle(
@@ -89,7 +86,7 @@ def read_bundle(documents: Mapping[str, Any]) -> Bundle:
         load=load,
         smoke=smoke,
         gate=gate,
-        records=records_from_jsonl(documents.get("records") or ""),
+        records=table_of(documents.get("records") or ()),
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from specdeploy.bench.table import table_of
 from specdeploy.report.markup import Markup, join, tag
 from specdeploy.report.numbers import plain
 from specdeploy.report.svg import Scale, chart, text_width, ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from specdeploy.bench.records import LoadPoint, RequestRecord
 
@@ -22,9 +23,9 @@ _TOP: Final = 22.0
 MOST: Final = 1500
 
 
-def timeline(records: Sequence[RequestRecord]) -> Markup:
+def timeline(records: Iterable[RequestRecord]) -> Markup:
     """Draw the requests of a run, at least one, in the order in which they were sent; the warm-up is drawn pale."""
-    drawn = sorted(records, key=lambda record: record.sent_s)[:MOST]
+    drawn = list(table_of(records).ordered_by("sent_s")[:MOST])
     start_s, end_s = drawn[0].sent_s, max(record.ended_s for record in drawn)
     time = Scale(low=0.0, high=max(end_s - start_s, 1e-6), start=4.0, end=WIDTH - 4.0)
     lanes = _lanes(drawn)

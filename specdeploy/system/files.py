@@ -15,7 +15,7 @@ import os
 import shutil
 import socket
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from specdeploy.errors import ConfigError, RepositoryError
 
@@ -35,15 +35,36 @@ def write_atomic(path: Path, data: bytes | str) -> None:
 
     Text is encoded as UTF-8. Missing parent directories are made. The file is flushed to disk before it takes its name.
     """
+    with new_file(path) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file, empty and for reading and writing, that takes the name *path* when the block ends without an error.
+
+    Missing parent directories are made. The file is flushed to disk before it takes its name; an error leaves none.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
     try:
-        _write_synced(temporary, data.encode() if isinstance(data, str) else data)
+        with contextlib.ExitStack() as stack:
+            file = temporary.open("w+b")
+            stack.callback(close_quietly, file)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def close_quietly(file: IO[bytes]) -> None:
+    """Close a file that nobody needs any more; what a full disk has no room for is given up."""
+    with contextlib.suppress(OSError):
+        file.close()
 
 
 def write_json_atomic(path: Path, value: object) -> None:

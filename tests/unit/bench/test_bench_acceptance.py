@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdeploy.bench.acceptance import acceptance_metrics, contradiction, per_position_acceptance, pooled_histogram
+from specdeploy.bench.acceptance import acceptance_metrics, per_position_acceptance, pooled_histogram
+from specdeploy.bench.contradiction import contradiction
 from specdeploy.bench.stats import summarize
 from tests.unit.bench.simulated import record
 
@@ -42,7 +43,7 @@ def test_the_mean_over_requests_and_the_mean_over_steps_differ() -> None:
     """One short request that accepts everything, one long that accepts nothing: both means are reported."""
     values, _ = acceptance_metrics([counted((0, 0, 1)), counted((9, 0, 0))], where="")
 
-    assert values["spec_decode_acceptance_length"] == [3.0, 1.0]
+    assert list(values["spec_decode_acceptance_length"]) == [3.0, 1.0]
     assert values["overall_spec_decode_acceptance_length"] == pytest.approx(1 + 2 / 10)
     assert values["overall_spec_decode_draft_acceptance_rate"] == pytest.approx(2 / 20)
 

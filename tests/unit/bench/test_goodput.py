@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specdeploy.bench.goodput import Objective, goodput, is_good, parse_objectives
+from specdeploy.bench.goodput import Objective, count_good, goodput, parse_objectives
+from specdeploy.bench.table import table_of
 from specdeploy.errors import ConfigError
 from tests.unit.bench.simulated import failed, record
 
@@ -51,11 +52,10 @@ def test_a_good_request_kept_every_objective() -> None:
     latency = Objective(key="request_latency", limit_ms=400.0)
     one_token = record(output_tokens=1, chunk_s=(0.1,), chunk_tokens=(1,), last_s=0.1)
 
-    assert is_good(record(first_s=0.1, last_s=0.4), (TTFT, latency))
-    assert not is_good(record(first_s=0.1, last_s=0.401), (TTFT, latency))
-    assert not is_good(record(first_s=0.101), (TTFT,))
-    assert not is_good(failed(), (TTFT,))
-    assert is_good(one_token, parse_objectives(["itl:1"]))
+    assert count_good(table_of([record(first_s=0.1, last_s=0.4)]), (TTFT, latency)) == 1
+    assert count_good(table_of([record(first_s=0.1, last_s=0.401)]), (TTFT, latency)) == 0
+    assert count_good(table_of([record(first_s=0.101), failed()]), (TTFT,)) == 0
+    assert count_good(table_of([one_token]), parse_objectives(["itl:1"])) == 1
 
 
 def test_goodput_counts_over_all_requests_and_all_time() -> None:

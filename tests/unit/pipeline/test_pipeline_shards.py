@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdeploy.bench.records import LoadRun, records_to_jsonl
+from specdeploy.bench.records import records_to_jsonl
 from specdeploy.bench.shards import Shard
 from specdeploy.errors import CannotDecide, ConfigError
-from specdeploy.pipeline.shards import ALONE, Files, Generator, keep, merge_results, parse_start
+from specdeploy.pipeline.shards import ALONE, Files, Generator, merge_results, parse_start
 from specdeploy.system.clock import SystemClock
+from specdeploy.system.files import write_atomic, write_json_atomic
 from tests.unit.bench.simulated import CONTEXT, record
 
 if TYPE_CHECKING:
@@ -128,7 +129,8 @@ def write(folder: Path, number: int, *, of: int = 2, **shard) -> Path:
         },
     }
     files = Files(folder / f"load-shard-{number}-of-{of}.json", folder / f"load-shard-{number}-of-{of}_records.jsonl")
-    keep(files, document, LoadRun(records=records))
+    write_atomic(files.records, records_to_jsonl(records))
+    write_json_atomic(files.document, document | {"records_file": files.records.name})
     return files.document
 
 

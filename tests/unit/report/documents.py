@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from specdeploy.bench.goodput import parse_objectives
 from specdeploy.bench.load_report import build_load_report
-from specdeploy.bench.records import records_to_jsonl
 from specdeploy.bench.schedule import LoadSettings, kv_reuse_findings
 from specdeploy.gate.rules import parse_rules
 from specdeploy.gate.verdict import evaluate
@@ -46,6 +45,6 @@ def measured(settings, rules, objectives=(), simulator=None, **changes) -> dict:
         "load": load,
         "smoke": smoke.as_dict(),
         "gate": evaluate(parse_rules(rules), load).to_dict(created="2026-01-31"),
-        "records": records_to_jsonl(run.records),
+        "records": run.records,
         **changes,
     }

@@ -9,7 +9,8 @@ from datetime import datetime
 import pytest
 
 from specdeploy.bench.metrics import DISTRIBUTION_STATS, METRICS
-from specdeploy.bench.per_request import OF_REQUEST, chunk_gaps_ms
+from specdeploy.bench.per_request import OF_REQUEST, chunk_gaps_ms, defined
+from specdeploy.bench.table import table_of
 from specdeploy.errors import ConfigError
 from specdeploy.report.exports import aiperf_json, aiperf_records, load_label
 from tests.unit.report.exported import closed_loop, contradicting, open_loop
@@ -124,8 +125,10 @@ def test_every_number_of_a_record_is_that_requests(arm: str, concurrency: int) -
 
     assert [line["metadata"]["conversation_id"] for line in written] == [item.prompt_id for item in own]
     for line, item in zip(written, own, strict=True):
-        expected = {key: of(item) for key, of in OF_REQUEST.items() if of(item) is not None} if item.ok else {}
-        gaps = {"inter_chunk_latency": chunk_gaps_ms(item)} if item.ok else {}
+        table = table_of([item])
+        values = {key: defined(of(table)).tolist() for key, of in OF_REQUEST.items()} if item.ok else {}
+        expected = {key: value for key, found in values.items() for value in found}
+        gaps = {"inter_chunk_latency": chunk_gaps_ms(table).tolist()} if item.ok else {}
         measured = {tag: metric["value"] for tag, metric in line["metrics"].items() if "spec_decode" not in tag}
         assert measured == {**expected, **gaps}
         assert ("error" in line) == (not item.ok)

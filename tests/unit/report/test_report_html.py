@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from specdeploy.bench.arrivals import Stage
 from specdeploy.bench.load_report import build_load_report
 from specdeploy.bench.metrics import METRICS
-from specdeploy.bench.records import LoadRun, records_to_jsonl
+from specdeploy.bench.records import LoadRun
 from specdeploy.bench.schedule import LoadSettings
 from specdeploy.errors import ConfigError
 from specdeploy.report.html import render
@@ -160,7 +160,7 @@ def test_text_from_outside_stays_text() -> None:
     """A name, a reason, a prompt id or an error message that is markup is shown and not obeyed."""
     poisoned = documents(
         deployment={"name": EVIL, "profile": EVIL, EVIL: {EVIL: EVIL}},
-        records=records_to_jsonl([failed(EVIL[:30], prompt_id=EVIL[:-1], error_message=EVIL[:-1])]),
+        records=[failed(EVIL[:30], prompt_id=EVIL[:-1], error_message=EVIL[:-1])],
     )
     poisoned["smoke"]["checks"][0]["reason"] = EVIL
     poisoned["gate"]["rules"][0]["reason"] = EVIL
@@ -210,7 +210,7 @@ def empty(*records, stop_reason=""):
     """Documents of a run with only these records."""
     _, plan = Simulator().run(LoadSettings())
     load = build_load_report(LoadRun(records=records, stop_reason=stop_reason), plan, CONTEXT)
-    return {"load": load, "records": records_to_jsonl(records)}
+    return {"load": load, "records": records}
 
 
 def test_a_run_in_which_everything_failed() -> None:
@@ -294,8 +294,8 @@ def test_an_open_loop_is_shown_by_its_rates() -> None:
 def test_two_rates_do_not_run_into_one() -> None:
     """A chart of a load has the requests of that load and of no other."""
     other = copy.deepcopy(OPEN)
-    lines = [line for line in other["records"].splitlines() if '"rate":5.0' in line]
-    page = Page(render({**other, "records": "\n".join(lines)}))
+    some = [record for record in other["records"] if record.rate == 5.0]
+    page = Page(render({**other, "records": some}))
 
     assert "request_latency-5-per-s" in pictures(page)
     assert "request_latency-20-per-s" not in pictures(page)

@@ -1,0 +1,128 @@
+"""Raw records on the disk: written as requests end, and read one at a time, however many there are."""
+
+from __future__ import annotations
+
+import functools
+import struct
+import tempfile
+from contextlib import ExitStack, contextmanager
+from typing import IO, TYPE_CHECKING
+
+from specdeploy.bench.records import record_from_line, record_to_line
+from specdeploy.bench.table import RecordStore, RecordTable, TableWriter
+from specdeploy.errors import ConfigError
+from specdeploy.system.files import close_quietly, explained, new_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from specdeploy.bench.records import RequestRecord
+
+
+class RecordFile(RecordStore):
+    """Writes records to a file as they come, and keeps the numbers of each in columns of their own, on the disk too.
+
+    Args:
+        path: What the file is called in the end; for messages.
+
+        file: Where the lines go.
+
+        columns: Where the columns go.
+    """
+
+    def __init__(self, path: Path, file: IO[bytes], columns: TableWriter) -> None:
+        super().__init__()
+        self._path = path
+        self._file = file
+        self._columns = columns
+        self._at = 0
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._columns)
+
+    def add(self, record: RequestRecord) -> None:
+        """Take a record.
+
+        Raises:
+            ConfigError: The disk is full.
+        """
+        line = record_to_line(record).encode()
+        with explained(self._path):
+            self._columns.add(record, self._at)
+            self._file.write(line)
+        self._at += len(line)
+
+    def since(self, start: int) -> RecordTable:
+        """Return the records that came after the first ``start``."""
+        with explained(self._path):
+            return self._columns.table(functools.partial(_look_up, self._file), start=start)
+
+
+@contextmanager
+def record_file(path: Path) -> Iterator[RecordFile]:
+    """Make a file of records that has its name when the block ends well, with all of them; else nothing is left.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    with ExitStack() as stack:
+        with explained(path):
+            file = stack.enter_context(new_file(path))
+
+        with explained(path):
+            columns = TableWriter(functools.partial(_scratch, stack, path.parent))
+        yield RecordFile(path, file, columns)
+        with explained(path):
+            file.flush()
+
+
+@contextmanager
+def reading_records(path: Path) -> Iterator[RecordTable]:
+    """Read a file of records; what is looked up in full is read again as long as the block lasts.
+
+    Raises:
+        ConfigError: It is not there, or a line is no record; names it.
+    """
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open("rb"))
+        except OSError as error:
+            raise ConfigError(
+                f"{path} cannot be read: {error.strerror}", hint="The raw records belong beside their document."
+            ) from error
+        columns, at = TableWriter(functools.partial(_scratch, stack)), 0
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                _add(columns, path, (number, line), at)
+            at += len(line)
+        yield columns.table(functools.partial(_look_up, file))
+
+
+def _scratch(stack: ExitStack, folder: Path | None = None) -> IO[bytes]:
+    """Make a file without a name that is gone with the stack."""
+    file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by the stack
+    stack.callback(close_quietly, file)
+    return file
+
+
+def _add(columns: TableWriter, path: Path, line: tuple[int, bytes], at: int) -> None:
+    try:
+        columns.add(record_from_line(*line), at)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}", hint=error.hint) from error
+    except (ArithmeticError, AttributeError, TypeError, ValueError, struct.error) as error:
+        raise ConfigError(
+            f"{path}: records line {line[0]} is damaged: {type(error).__name__}: {error}", hint="Measure again."
+        ) from error
+
+
+def _look_up(file: IO[bytes], number: int, at: int) -> RequestRecord:
+    """Read the line that begins at a byte of a file, and go back to where the file was."""
+    end = file.tell()
+    file.seek(at)
+    try:
+        return record_from_line(number + 1, file.readline())
+    finally:
+        file.seek(end)
