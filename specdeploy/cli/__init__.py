@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import click
 
 from specdeploy import __version__
+from specdeploy.cli._streams import tell
 from specdeploy.errors import EXIT_BUG, SpecdeployError
 
 if TYPE_CHECKING:
@@ -102,16 +103,16 @@ def run(argv: Sequence[str] | None = None) -> int:
         _show(error, as_json="--json" in (sys.argv if argv is None else argv))
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("specdeploy: interrupted; what was started has been stopped", err=True)
+        tell("specdeploy: interrupted; what was started has been stopped")
         return 128 + signal.SIGINT
     except Interrupted:
-        click.echo("specdeploy: terminated; what was started has been stopped", err=True)
+        tell("specdeploy: terminated; what was started has been stopped")
         return 128 + signal.SIGTERM
     except Exception:  # noqa: BLE001 - the last line of defence: whatever comes here is our bug, and says so
         import traceback
 
         traceback.print_exc()
-        click.echo("specdeploy: this is a bug in specdeploy; please report it with the lines above", err=True)
+        tell("specdeploy: this is a bug in specdeploy; please report it with the lines above")
         return EXIT_BUG
     return result if isinstance(result, int) else 0
 
@@ -134,10 +135,10 @@ def _show(error: SpecdeployError, *, as_json: bool) -> None:
             }
         )
 
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {error.message}", err=True)
+    tell(f"{click.style('error:', fg='red', bold=True)} {error.message}")
     _render.findings(error.findings, err=True)
     if error.hint:
-        click.echo(f"{click.style('hint:', fg='cyan', bold=True)}  {error.hint}", err=True)
+        tell(f"{click.style('hint:', fg='cyan', bold=True)}  {error.hint}")
 
 
 def main() -> NoReturn:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from specdeploy.bench.records import SPECULATION
+from specdeploy.cli._streams import tell
 from specdeploy.engine.events import CacheHit, Published, StepKept, StepOutput, StepStarted, Waiting
 from specdeploy.report.text import one_line
 
@@ -42,14 +43,14 @@ class _Ticker:
 
     def show(self, text: str) -> None:
         if self._live:
-            click.echo(f"\r\x1b[2K    {text}", nl=False, err=True)
+            tell(f"\r\x1b[2K    {text}", nl=False)
         elif time.monotonic() - self._last_s >= _LOG_EVERY_S:
             self._last_s = time.monotonic()
-            click.echo(f"    {text}", err=True)
+            tell(f"    {text}")
 
     def close(self) -> None:
         if self._live:
-            click.echo("\r\x1b[2K", nl=False, err=True)
+            tell("\r\x1b[2K", nl=False)
 
 
 class BuildLines:
@@ -105,7 +106,7 @@ class LoadLines:
         """Show what came of a load that a search has tried."""
         self._ticker.close()
         kept = "kept" if trial.kept else "too much"
-        click.echo(f"    {arm} at {trial.load:.4g}: {trial.good} of {trial.requests} requests good: {kept}", err=True)
+        tell(f"    {arm} at {trial.load:.4g}: {trial.good} of {trial.requests} requests good: {kept}")
         self._started_s = time.monotonic()
 
     def close(self) -> None:
@@ -155,4 +156,4 @@ class TogetherLines:
 def check_line(result: CheckResult) -> None:
     """Print one line of the smoke test."""
     status = click.style(result.status.upper().ljust(_STATUS_WIDTH), fg=_COLOURS[result.status])
-    click.echo(f"    {status} {result.name} ({result.duration_s:.2f} s) {one_line(result.reason)}", err=True)
+    tell(f"    {status} {result.name} ({result.duration_s:.2f} s) {one_line(result.reason)}")

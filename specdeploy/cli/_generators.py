@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from specdeploy.cli._streams import tell
 from specdeploy.errors import EXIT_CANNOT_DECIDE, EXIT_ENVIRONMENT, EXIT_OK
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _require_sound(outcome: Outcome, *, kept: bool) -> None:
 
 
 def _end(code: int, errors: str) -> NoReturn:
-    click.echo(errors.rstrip(), err=True)
+    tell(errors.rstrip())
     raise click.exceptions.Exit(code if code > 0 else EXIT_ENVIRONMENT)
 
 

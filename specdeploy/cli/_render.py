@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from specdeploy.cli._streams import say, tell
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -22,13 +24,13 @@ _COLOURS: Final = {"error": "red", "warning": "yellow", "info": "blue"}
 
 def findings(items: Iterable[Finding], *, err: bool = False) -> None:
     """Print findings, the ones that stop the stage first."""
-    order = list(_COLOURS)
+    order, show = list(_COLOURS), tell if err else say
     for item in sorted(items, key=lambda finding: order.index(finding.severity)):
         where = f" ({item.where})" if item.where else ""
         text = visible(f"{item.code}: {item.message}{where}")
-        click.echo(f"  {click.style(item.severity, fg=_COLOURS[item.severity])} {text}", err=err)
+        show(f"  {click.style(item.severity, fg=_COLOURS[item.severity])} {text}")
         if item.hint:
-            click.echo(f"    -> {visible(item.hint)}", err=err)
+            show(f"    -> {visible(item.hint)}")
 
 
 def visible(text: str) -> str:
@@ -52,7 +54,7 @@ def github_annotations(items: Iterable[Finding], root: str) -> None:
         properties = {"file": f"{root}/{path}" if path else root, "line": line, "title": item.code}
         listed = ",".join(f"{name}={_escaped(value, _IN_PROPERTIES)}" for name, value in properties.items() if value)
         message = f"{item.message}\n{item.hint}" if item.hint else item.message
-        click.echo(f"::{kinds[item.severity]} {listed}::{_escaped(message, _IN_MESSAGES)}")
+        say(f"::{kinds[item.severity]} {listed}::{_escaped(message, _IN_MESSAGES)}")
 
 
 # Source: github.com/actions/toolkit, packages/core/src/command.ts.
@@ -85,7 +87,7 @@ def document(value: Any) -> None:
     """Print a JSON document on standard output; logs and progress go to standard error."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     # A name that is not UTF-8 holds halves of characters, which no stream takes; JSON can spell them.
-    click.echo(_SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    say(_SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 class Progress:
@@ -96,11 +98,11 @@ class Progress:
 
     def stage(self, text: str) -> None:
         """Announce a stage."""
-        click.echo(f"{click.style('==>', fg='green', bold=True)} [{self._elapsed()}] {text}", err=True)
+        tell(f"{click.style('==>', fg='green', bold=True)} [{self._elapsed()}] {text}")
 
     def note(self, text: str) -> None:
         """Say something inside a stage."""
-        click.echo(f"    {text}", err=True)
+        tell(f"    {text}")
 
     def _elapsed(self) -> str:
         return f"{time.monotonic() - self._started:5.1f} s"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specdeploy.cli._options import full_hash_option, json_option, with_config
+from specdeploy.cli._streams import say
 
 if TYPE_CHECKING:
     from specdeploy.config.load import LoadedConfig
@@ -26,4 +27,4 @@ def command(loaded: LoadedConfig, as_json: bool) -> None:
     if as_json:
         _render.document(_render.built_document(built))
     else:
-        click.echo(_render.engines(built))
+        say(_render.engines(built))

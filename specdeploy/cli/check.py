@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specdeploy.cli._options import json_option, with_config
+from specdeploy.cli._streams import say
 
 if TYPE_CHECKING:
     from specdeploy.config.load import LoadedConfig
@@ -30,8 +31,8 @@ def command(loaded: LoadedConfig, as_json: bool) -> int:
             (part.role, part.name, part.kind, f"{part.parameters / 1e6:.1f} M", str(part.vocab_size or "none"))
             for part in checked.parts
         ]
-        click.echo(_render.table(("role", "checkpoint", "architecture", "parameters", "vocabulary"), rows))
+        say(_render.table(("role", "checkpoint", "architecture", "parameters", "vocabulary"), rows))
         _render.findings(checked.findings)
         if not has_errors(checked.findings):
-            click.echo("the pair belongs together" if len(rows) > 1 else "the target can be deployed")
+            say("the pair belongs together" if len(rows) > 1 else "the target can be deployed")
     return EXIT_USAGE if has_errors(checked.findings) else EXIT_OK

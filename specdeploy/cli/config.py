@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specdeploy.cli._options import json_option, with_config
+from specdeploy.cli._streams import say
 
 if TYPE_CHECKING:
     from specdeploy.config.load import LoadedConfig
@@ -29,4 +30,4 @@ def show(loaded: LoadedConfig, as_json: bool) -> None:
     if as_json:
         _render.document({key: {"value": value, "origin": origin} for key, value, origin in rows})
         return
-    click.echo(_render.table(("key", "value", "origin"), [(key, str(value), origin) for key, value, origin in rows]))
+    say(_render.table(("key", "value", "origin"), [(key, str(value), origin) for key, value, origin in rows]))

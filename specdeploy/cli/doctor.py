@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from specdeploy.cli._options import json_option
+from specdeploy.cli._streams import say
 
 
 @click.command("doctor")
@@ -21,9 +22,9 @@ def command(as_json: bool) -> int:
     if as_json:
         _render.document(diagnosis.as_dict())
         return diagnosis.exit_code
-    click.echo(_render.table(("what", "found"), diagnosis.host_rows))
+    say(_render.table(("what", "found"), diagnosis.host_rows))
     for profile in diagnosis.profiles:
         state = click.style("ready", fg="green") if profile.ready else click.style("lacks something", fg="yellow")
-        click.echo(f"\nprofile {profile.name}: {state}")
+        say(f"\nprofile {profile.name}: {state}")
         _render.findings(profile.lacks)
     return diagnosis.exit_code

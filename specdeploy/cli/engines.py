@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specdeploy.cli._options import json_option, with_config
+from specdeploy.cli._streams import say
 
 if TYPE_CHECKING:
     from specdeploy.config.load import LoadedConfig
@@ -47,7 +48,7 @@ def list_(loaded: LoadedConfig, as_json: bool) -> None:
         )
         for engine in engines
     ]
-    click.echo(_render.table(header, rows) if rows else "the store is empty")
+    say(_render.table(header, rows) if rows else "the store is empty")
 
 
 @command.command("show")
@@ -81,7 +82,7 @@ def show(loaded: LoadedConfig, key: str, as_json: bool) -> None:
         *((f"step {step}", f"{seconds:.1f} s") for step, seconds in manifest.steps.items()),
         *(("command", shlex.join(argv)) for argv in manifest.argv),
     ]
-    click.echo(_render.table(("what", "value"), rows))
+    say(_render.table(("what", "value"), rows))
 
 
 @command.command("verify")
@@ -102,7 +103,7 @@ def verify(loaded: LoadedConfig, keys: tuple[str, ...], full: bool, as_json: boo
     else:
         _render.findings(findings)
         how = "every byte was read" if full else "files and sizes; --full reads every byte"
-        click.echo(f"{count} engines, {len(findings)} problems ({how})")
+        say(f"{count} engines, {len(findings)} problems ({how})")
     return EXIT_ENVIRONMENT if findings else EXIT_OK
 
 
@@ -126,7 +127,7 @@ def prune(loaded: LoadedConfig, unused: bool, keep: tuple[str, ...], yes: bool, 
         return
     _show_removed(pruned, "would remove" if only_said else "removed")
     if unused and only_said and not dry_run:
-        click.echo("nothing was removed: other configurations may use these engines (--keep FILE); --yes removes them")
+        say("nothing was removed: other configurations may use these engines (--keep FILE); --yes removes them")
 
 
 @command.command("remove")
@@ -149,10 +150,10 @@ def _show_removed(pruned: Pruned, verb: str) -> None:
     from specdeploy.cli import _render
 
     for path in pruned.paths:
-        click.echo(f"{verb} {path}")
+        say(f"{verb} {path}")
     for path in pruned.busy:
-        click.echo(f"kept {path}: it is being built")
-    click.echo(f"{verb} {len(pruned.paths)} directories, {_render.size(pruned.size_bytes)}")
+        say(f"kept {path}: it is being built")
+    say(f"{verb} {len(pruned.paths)} directories, {_render.size(pruned.size_bytes)}")
 
 
 @command.command("export")
@@ -163,4 +164,4 @@ def export(loaded: LoadedConfig, key: str, destination: Path) -> None:
     """Copy one engine with its manifest to DESTINATION: a new directory, or a .tar file."""
     from specdeploy.pipeline import storage
 
-    click.echo(f"wrote {storage.export(loaded, key, destination)}")
+    say(f"wrote {storage.export(loaded, key, destination)}")

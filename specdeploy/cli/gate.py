@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specdeploy.cli._options import json_option, with_config
+from specdeploy.cli._streams import say
 
 if TYPE_CHECKING:
     from specdeploy.config.load import LoadedConfig
@@ -31,6 +32,6 @@ def command(loaded: LoadedConfig, rules: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         _render.document(document)
     else:
-        click.echo(gate_table(document))
+        say(gate_table(document))
     exit_code: int = document["exit_code"]
     return exit_code

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from specdeploy.cli._streams import tell
+
 
 @click.command("init")
 @click.argument("file", metavar="PATH", type=click.Path(), default="specdeploy.yaml")
@@ -37,4 +39,4 @@ def command(file: str, name: str, target: str, draft: str, profile: str, force: 
         raise ConfigError(
             f"{path} cannot be written: {error.strerror}", hint="name a file in another folder"
         ) from error
-    click.echo(f"wrote {path}; next: specdeploy check --config {path}", err=True)
+    tell(f"wrote {path}; next: specdeploy check --config {path}")

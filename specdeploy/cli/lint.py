@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specdeploy.cli._options import config_option, json_option, load, overrides_option
+from specdeploy.cli._streams import say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,7 +97,7 @@ def _show(place: Path, findings: tuple[Finding, ...], how: str) -> None:
     else:
         _render.findings(findings)
         count = "nothing to complain about" if not findings else f"{len(findings)} finding{'s'[: len(findings) > 1]}"
-        click.echo(f"{_render.visible(str(place))}: {count}")
+        say(f"{_render.visible(str(place))}: {count}")
 
 
 def _from_here(place: Path) -> str:

@@ -9,6 +9,7 @@ import click
 
 from specdeploy.cli._options import export_option, json_option, with_config
 from specdeploy.cli._server import at_server
+from specdeploy.cli._streams import say, tell
 from specdeploy.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def command(
     folder = workspace(loaded).reports
     require_writable(generator.files(workspace(loaded)).document, "report.path")
     if not in_step and generator != ALONE:
-        click.echo(str(generator), err=True)
+        tell(str(generator))
     if processes > 1:
         document = _measure_by(processes, loaded, server, foreign)
     else:
@@ -204,9 +205,9 @@ def command(
     if as_json:
         _render.document(document)
     elif not in_step:
-        click.echo(load_table(document))
+        say(load_table(document))
         for path in written:
-            click.echo(f"wrote {path}", err=True)
+            tell(f"wrote {path}")
     if document["stop_reason"] == INTERRUPTED_BY_USER:
         return 128 + signal.SIGINT
     answered = any("request_throughput" in arm["metrics"] for arm in document["arms"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specdeploy.cli._options import full_hash_option, json_option, with_config
+from specdeploy.cli._streams import say
 
 if TYPE_CHECKING:
     from specdeploy.config.load import LoadedConfig
@@ -27,6 +28,6 @@ def command(loaded: LoadedConfig, as_json: bool) -> int:
     if as_json:
         _render.document(planned.as_dict())
     else:
-        click.echo("\n".join(_plan.lines(planned)))
+        say("\n".join(_plan.lines(planned)))
         _render.findings(planned.checked.findings)
     return EXIT_USAGE if has_errors(planned.checked.findings) else EXIT_OK

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specdeploy.cli._options import config_option, json_option, overrides_option, refuse_misplaced
+from specdeploy.cli._streams import say, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,9 +72,9 @@ def _write(config_path: str, overrides: tuple[str, ...], *, as_json: bool) -> No
         return
     _render.findings(findings)
     named = "" if config_path == "specdeploy.yaml" else f" --config {config_path}"
-    click.echo(f"wrote {place.repository}; next: specdeploy serve{named}")
+    say(f"wrote {place.repository}; next: specdeploy serve{named}")
     if (pid := prepare.served_by(loaded)) is not None:
-        click.echo(f"the server that runs from it (process {pid}) has the old one until it is started again", err=True)
+        tell(f"the server that runs from it (process {pid}) has the old one until it is started again")
 
 
 def _show_image(image: Path, release: str | None, *, as_json: bool) -> None:
@@ -84,7 +85,7 @@ def _show_image(image: Path, release: str | None, *, as_json: bool) -> None:
     if as_json:
         _render.document(compared.as_dict())
     else:
-        click.echo(_comparison(compared))
+        say(_comparison(compared))
 
 
 def _comparison(compared: Comparison) -> str:
@@ -139,13 +140,13 @@ def diff(a: Path, b: Path, as_json: bool) -> int:
         for change in changes:
             if change.model != model:
                 model = change.model
-                click.echo(model)
-            click.echo(f"  {change.field}")
+                say(model)
+            say(f"  {change.field}")
             for sign, value, colour in (("-", change.before, "red"), ("+", change.after, "green")):
                 if value is not None:
-                    click.echo(click.style(f"    {sign} {value}", fg=colour))
+                    say(click.style(f"    {sign} {value}", fg=colour))
     else:
-        click.echo("the same")
+        say("the same")
     return EXIT_FAILED if changes else EXIT_OK
 
 
@@ -183,10 +184,10 @@ def migrate(source: Path, destination: Path, as_json: bool, **options: Any) -> N
         return
     from specdeploy.triton.repository.notes import notes_text
 
-    click.echo(notes_text(moved.notes), nl=False)
+    say(notes_text(moved.notes), nl=False)
     _render.findings(moved.findings)
     following = "serve" if source.is_dir() else "check"
-    click.echo(f"wrote {moved.written}; look it through, then: specdeploy {following} --config {moved.config}")
+    say(f"wrote {moved.written}; look it through, then: specdeploy {following} --config {moved.config}")
 
 
 def _move(source: Path, destination: Path, options: dict[str, Any]) -> Moved:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from specdeploy.cli._options import config_option, export_option, json_option, load, overrides_option, refuse_misplaced
+from specdeploy.cli._streams import say, tell
 
 
 @click.group("report", invoke_without_command=True)
@@ -20,7 +21,7 @@ def command(ctx: click.Context, config_path: str, overrides: tuple[str, ...]) ->
         return
     from specdeploy.pipeline import measure
 
-    click.echo(f"wrote {measure.report(load(config_path, overrides))}")
+    say(f"wrote {measure.report(load(config_path, overrides))}")
 
 
 @command.command("merge")
@@ -66,9 +67,9 @@ def merge(
     if as_json:
         _render.document(document)
     else:
-        click.echo(load_table(document))
-        click.echo(f"wrote {folder / 'load.json'} from {len(document['shards']['present'])} shards", err=True)
+        say(load_table(document))
+        tell(f"wrote {folder / 'load.json'} from {len(document['shards']['present'])} shards")
         for path in written:
-            click.echo(f"wrote {path}", err=True)
+            tell(f"wrote {path}")
     answered = any("request_throughput" in arm["metrics"] for arm in document["arms"])
     return EXIT_OK if answered and not document["partial"] else EXIT_CANNOT_DECIDE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from specdeploy.cli._options import json_option
+from specdeploy.cli._streams import say, tell
 
 
 @click.group("runtime")
@@ -23,7 +24,7 @@ def install() -> None:
     if found is None:
         progress.stage("installing the embedded Triton runtime (about 100 MB to download)")
         found = install_runtime(progress.note)
-    click.echo(f"Triton {found.version}: {found.tritonserver}", err=True)
+    tell(f"Triton {found.version}: {found.tritonserver}")
 
 
 @command.command("show")
@@ -41,4 +42,4 @@ def show(as_json: bool) -> None:
     if as_json:
         _render.document(facts)
     else:
-        click.echo(_render.table(("what", "value"), list(facts.items())))
+        say(_render.table(("what", "value"), list(facts.items())))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specdeploy.cli._options import config_option, json_option, overrides_option, refuse_misplaced, with_config
+from specdeploy.cli._streams import say, tell
 
 if TYPE_CHECKING:
     from specdeploy.config.load import LoadedConfig
@@ -49,7 +50,7 @@ def command(
         return
     with serving.serve(loaded, on_line=note) as running:
         _show_addresses(serving.addresses(running), as_json)
-        click.echo(f"log: {running.log}\nCtrl-C stops it", err=True)
+        tell(f"log: {running.log}\nCtrl-C stops it")
         _watch(running)
 
 
@@ -67,8 +68,8 @@ def status(loaded: LoadedConfig, probe: bool, as_json: bool) -> int:
     if as_json:
         _render.document(seen)
     else:
-        click.echo(_summary(seen))
-        click.echo(f"\n{_models(seen)}")
+        say(_summary(seen))
+        say(f"\n{_models(seen)}")
     return EXIT_OK if seen["ready"] else EXIT_ENVIRONMENT
 
 
@@ -78,7 +79,7 @@ def stop(loaded: LoadedConfig) -> None:
     """Stop the detached server; fine when there is none."""
     from specdeploy.pipeline import serving
 
-    click.echo("stopped" if serving.stop(loaded) else "no server was running")
+    say("stopped" if serving.stop(loaded) else "no server was running")
 
 
 def _watch(running: RunningServer) -> None:
@@ -88,7 +89,7 @@ def _watch(running: RunningServer) -> None:
     pause = threading.Event()
     while not pause.wait(_LOOK_EVERY_S):
         if running.was_stopped():
-            click.echo("another command stopped it", err=True)
+            tell("another command stopped it")
             return
         running.require_alive()
 
@@ -101,9 +102,9 @@ def _show_plan(loaded: LoadedConfig, as_json: bool) -> None:
     if as_json:
         _render.document(planned.as_dict())
         return
-    click.echo(planned.launch.shown())
+    say(planned.launch.shown())
     for line in planned.notes:
-        click.echo(f"# {line}", err=True)
+        tell(f"# {line}")
 
 
 def _show_addresses(addresses: Addresses, as_json: bool) -> None:
@@ -113,7 +114,7 @@ def _show_addresses(addresses: Addresses, as_json: bool) -> None:
         _render.document({"schema_version": "1.0", "kind": "addresses", **addresses.as_dict()})
         return
     rows = [("HTTP", addresses.http_url), ("gRPC", addresses.grpc_url), ("metrics", addresses.metrics_url or "-")]
-    click.echo(_render.table(("endpoint", "address"), rows))
+    say(_render.table(("endpoint", "address"), rows))
 
 
 def _summary(seen: dict[str, Any]) -> str:

@@ -10,7 +10,8 @@ import click
 
 from specdeploy.cli._options import config_option, json_option, overrides_option, refuse_misplaced, with_config
 from specdeploy.cli._server import at_server
-from specdeploy.errors import ConfigError, EnvironmentFault
+from specdeploy.cli._streams import say, tell
+from specdeploy.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -151,8 +152,7 @@ def command(
     place = foreign.place(loaded, server, None if junit is None else Path(junit)).of_part(choice.part)
 
     def show(document: Mapping[str, Any]) -> None:
-        with _on_stdout(str(place.results)):
-            _show(document, "json" if as_json else how)
+        _show(document, "json" if as_json else how)
 
     watcher = smoking.Watcher(on_check=_show_check, on_document=show, on_problem=_show_problem)
     with _leaving_promptly():
@@ -193,12 +193,11 @@ def record(
     place = foreign.place(loaded, server)
     with _leaving_promptly(), _subject(loaded, server, foreign, place) as subject:
         golden = smoking.record(loaded, subject, Path(output), prompts=prompts)
-    with _on_stdout(output):
-        if as_json:
-            _render.document(golden.as_dict())
-        else:
-            tokens = sum(len(answer.ids) for answer in golden.answers)
-            click.echo(f"{output}: {len(golden.answers)} answers, {tokens} tokens, prompts {golden.prompt_set}")
+    if as_json:
+        _render.document(golden.as_dict())
+    else:
+        tokens = sum(len(answer.ids) for answer in golden.answers)
+        say(f"{output}: {len(golden.answers)} answers, {tokens} tokens, prompts {golden.prompt_set}")
 
 
 @contextlib.contextmanager
@@ -232,9 +231,9 @@ def _show(document: Mapping[str, Any], how: str) -> None:
         _render.document(document)
     elif how == "github":
         _render.github_annotations(_findings(document), "")
-        click.echo(smoke_summary(document))
+        say(smoke_summary(document))
     else:
-        click.echo(smoke_table(document))
+        say(smoke_table(document))
 
 
 def _findings(document: Mapping[str, Any]) -> Iterator[Finding]:
@@ -254,46 +253,15 @@ def _findings(document: Mapping[str, Any]) -> Iterator[Finding]:
 def _show_check(result: CheckResult) -> None:
     from specdeploy.cli import _events
 
-    # Progress is no result: where nobody can see it, the run goes on.
-    with contextlib.suppress(OSError):
-        _events.check_line(result)
+    _events.check_line(result)
 
 
 def _show_problem(message: str, hint: str) -> None:
     from specdeploy.cli._render import visible
 
-    with contextlib.suppress(OSError):
-        click.echo(f"{click.style('error:', fg='red', bold=True)} {visible(message)}", err=True)
-        if hint:
-            click.echo(f"{click.style('hint:', fg='cyan', bold=True)}  {visible(hint)}", err=True)
-
-
-@contextlib.contextmanager
-def _on_stdout(kept: str) -> Iterator[None]:
-    """See to it that an outcome which cannot be shown is not taken for a bug, or for another outcome.
-
-    Args:
-        kept: The file that it was written to.
-
-    Raises:
-        EnvironmentFault: Standard output takes nothing, such as a file on a full disk. A reader that has gone
-            (`| head`) is no error.
-    """
-    import errno
-    import os
-    import sys
-
-    try:
-        yield
-    except OSError as error:
-        # What is still in the buffer would fail again at the exit of the interpreter.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if error.errno != errno.EPIPE:
-            raise EnvironmentFault(
-                f"the outcome cannot be written to standard output: {error.strerror}",
-                hint=f"{kept} has it",
-            ) from error
+    tell(f"{click.style('error:', fg='red', bold=True)} {visible(message)}")
+    if hint:
+        tell(f"{click.style('hint:', fg='cyan', bold=True)}  {visible(hint)}")
 
 
 # What is left behind ends with its clients; this is for what does not.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specdeploy.cli._options import json_option, with_config
+from specdeploy.cli._streams import say, tell
 
 if TYPE_CHECKING:
     from specdeploy.config.load import LoadedConfig
@@ -33,9 +34,9 @@ def command(loaded: LoadedConfig, as_json: bool) -> int:
     if as_json:
         _render.document(_render.outcome_document(outcome))
     else:
-        click.echo(up_summary(outcome.documents, report=str(outcome.report or "not written")))
+        say(up_summary(outcome.documents, report=str(outcome.report or "not written")))
         if outcome.stopped_at:
-            click.echo(f"stopped at {outcome.stopped_at} (exit code {outcome.exit_code})", err=True)
+            tell(f"stopped at {outcome.stopped_at} (exit code {outcome.exit_code})")
         elif outcome.exit_code:
-            click.echo(f"the smoke test could not decide everything (exit code {outcome.exit_code})", err=True)
+            tell(f"the smoke test could not decide everything (exit code {outcome.exit_code})")
     return outcome.exit_code

@@ -1,0 +1,48 @@
+"""What the command line says: outcomes on standard output, everything else on standard error.
+
+A stream that takes nothing more is no bug of ours, and no other outcome: a reader that has gone (`| head`) wanted no
+more, a full disk below standard output is said, and what cannot be shown of the progress ends nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from typing import IO
+
+import click
+
+from specdeploy.errors import EnvironmentFault
+
+
+def say(text: str, *, nl: bool = True) -> None:
+    """Print a part of an outcome.
+
+    Raises:
+        EnvironmentFault: Standard output takes nothing, such as a file on a full disk.
+    """
+    try:
+        click.echo(text, nl=nl)
+    except OSError as error:
+        _give_up(sys.stdout)
+        if error.errno != errno.EPIPE:
+            raise EnvironmentFault(
+                f"the outcome cannot be written to standard output: {error.strerror}",
+                hint="make room, or write to another place; what the command keeps in files of its own is there",
+            ) from error
+
+
+def tell(text: str, *, nl: bool = True) -> None:
+    """Print what is to be known meanwhile; where that cannot be shown, it is not."""
+    try:
+        click.echo(text, nl=nl, err=True)
+    except OSError:
+        _give_up(sys.stderr)
+
+
+def _give_up(stream: IO[str]) -> None:
+    """Send what follows nowhere; what is in the buffer would fail again at the exit of the interpreter."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
