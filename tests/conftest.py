@@ -15,14 +15,14 @@ import hypothesis
 import pytest
 
 from specdeploy.triton import runtime as triton_runtime_module
-from tests import llamacpp_server, slurm_cluster
+from tests import llamacpp_server, peers, slurm_cluster
 
 ROOT = Path(__file__).parents[1]
 # No deadline for an example, since a busy machine is no failure, and always the same ones: CI judges the change.
 hypothesis.settings.register_profile("specdeploy", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("specdeploy")
 
-TIERS = ("cpu", "triton", "model", "chromium", "slurm", "modelopt", "reference", "openai")
+TIERS = ("cpu", "triton", "model", "chromium", "slurm", "modelopt", "reference", "openai", "peers")
 CHECKPOINT = ROOT / "checkpoints" / "smollm2-135m-instruct"
 
 
@@ -46,6 +46,7 @@ def _missing(tier: str) -> str | None:
         "modelopt": (not modelopt_python().is_file(), "nvidia-modelopt is not installed; `.ci/install-modelopt`"),
         "reference": (not modelopt_python().is_file(), "transformers is not installed; `.ci/install-modelopt`"),
         "openai": (llamacpp_server.missing() is not None, llamacpp_server.missing() or ""),
+        "peers": (peers.missing() is not None, peers.missing() or ""),
     }
     absent, reason = lacks[tier]
     return reason if absent else None

@@ -24,11 +24,13 @@ class Observation:
 
     def add(self, chunk: Chunk, received_s: float) -> None:
         """Note a response; one without tokens and text carries totals, and is no moment of the answer."""
-        new = len(chunk.ids) or max((chunk.num_output_tokens or 0) - self.tokens, 0)
+        counted = len(chunk.ids) or max((chunk.num_output_tokens or 0) - self.tokens, 0)
+        # After text that nobody has counted, a total is of the whole answer, and not of the response that it comes with.
+        new = 0 if self.chunk_s and not self.tokens and not chunk.ids else counted
         if new or chunk.text:
             self.chunk_s.append(received_s)
             self.chunk_tokens.append(new)
-        self.tokens += new
+        self.tokens += counted
         self.ids += chunk.ids
         self.last = chunk
 

@@ -126,8 +126,10 @@ class LoadLines:
         if not good:
             return
         took_s = max(record.ended_s for record in good) - min(record.sent_s for record in good)
-        if took_s > 0:
-            yield f"{sum(record.output_tokens or 0 for record in good) / took_s:.0f} tokens/s"
+        # A server that counts no tokens was not measured to make none.
+        counted = [record.output_tokens for record in good if record.output_tokens is not None]
+        if took_s > 0 and counted:
+            yield f"{sum(counted) / took_s:.0f} tokens/s"
         yield f"TTFT {median((record.first_s or 0.0) - record.sent_s for record in good) * 1000:.0f} ms"
         drafted = sum(record.draft_tokens or 0 for record in good)
         if drafted:

@@ -37,6 +37,8 @@ class Dialect:
         counts: Whether answers say how many tokens were drafted and accepted.
 
         stream_end: Whether the last piece of a stream says why the answer ended.
+
+        totals: Whether a stream tells how many tokens the answer has.
     """
 
     chat: bool = False
@@ -44,19 +46,23 @@ class Dialect:
     ids: bool = True
     counts: bool = False
     stream_end: bool = True
+    totals: bool = True
 
 
 #: From the one that offers most to the plainest.
 _GUESSES: Final = tuple(
-    Dialect(chat=chat, usage=extras, ids=extras) for chat in (False, True) for extras in (True, False)
+    Dialect(chat=chat, usage=usage, ids=ids)
+    for chat in (False, True)
+    # OpenAI's own field is kept where only vLLM's is refused: without it nothing tells the number of tokens.
+    for usage, ids in ((True, True), (True, False), (False, False))
 )
 
 
 def ask_dialect(connect: Callable[[Dialect], OpenAIClient]) -> Dialect:
     """Ask for one short greedy stream and return what the server offers.
 
-    A server may refuse what it does not know, ignore it, or lack a route, so that up to four requests are made, one of
-    which is answered.
+    A server may refuse what it does not know, ignore it, or lack a route, so that up to six requests are made, one of
+    which is answered. A route that is not there is asked once.
 
     Args:
         connect: Makes a client that speaks a dialect.
@@ -65,13 +71,18 @@ def ask_dialect(connect: Callable[[Dialect], OpenAIClient]) -> Dialect:
         RequestFailed: The server cannot be reached, or fails at the plainest request, too.
     """
     refusal: RequestFailed | None = None
+    absent: set[bool] = set()
     for guess in _GUESSES:
+        if guess.chat in absent:
+            continue
         try:
             with connect(guess) as client:
                 chunks = list(client.stream_http(_QUESTION))
         except RequestFailed as error:
             if error.status not in _NO_ROUTE | _REFUSED:
                 raise
+            if error.status in _NO_ROUTE:
+                absent.add(guess.chat)
             # The first refusal of a kind of route is about the request; later ones only about what was tried instead.
             refusal = error if refusal is None or refusal.status in _NO_ROUTE else refusal
         else:
@@ -89,4 +100,5 @@ def _seen(guess: Dialect, chunks: list[Chunk]) -> Dialect:
         ids=guess.ids and bool(whole.ids),
         counts=whole.total_draft_tokens is not None and whole.total_accepted_draft_tokens is not None,
         stream_end=bool(whole.finish_reason),
+        totals=bool(whole.ids) or whole.num_output_tokens is not None,
     )

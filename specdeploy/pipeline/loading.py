@@ -11,12 +11,13 @@ from specdeploy.bench.wire.codec import OpenAICodec, TritonCodec
 from specdeploy.bench.wire.grpc import GrpcCodec, GrpcWire
 from specdeploy.bench.wire.http import HttpWire
 from specdeploy.errors import ConfigError
+from specdeploy.findings import Finding
 from specdeploy.pipeline.measurement import FRONT_DOOR, Line, Lines, Measurement, plan_of
 from specdeploy.pipeline.shards import ALONE
 from specdeploy.pipeline.subject import connect, deployment, fixed_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from specdeploy.bench.driver import Progress
     from specdeploy.config.load import LoadedConfig
@@ -125,8 +126,27 @@ def load_openai(
         "server": server.address.host,
         "control": None if control is None else {"name": control.model, "server": control.address.host},
     }
+    findings = _uncounted([server] if control is None else [server, control])
     run = Measurement(loaded, connect_all, None, about, on_progress, generator, changes)
-    return run.once(generator.part_of(plan_of(loaded, **changes)), ()) if on_trial is None else run.search(on_trial, ())
+    if on_trial is not None:
+        return run.search(on_trial, findings)
+    return run.once(generator.part_of(plan_of(loaded, **changes)), findings)
+
+
+def _uncounted(servers: Iterable[OpenAIServer]) -> tuple[Finding, ...]:
+    """Say which servers do not tell how many tokens a streamed answer has."""
+    silent = [server.address.host for server in servers if not server.dialect.totals]
+    if not silent:
+        return ()
+    return (
+        Finding(
+            severity="warning",
+            code="load.tokens-uncounted",
+            message=f"{' and '.join(silent)} does not say how many tokens a streamed answer has, so what is made of "
+            "tokens is not measured: throughput, inter-token latency, and the speed-up",
+            hint="compare the latencies, or ask a server that keeps to stream_options.include_usage",
+        ),
+    )
 
 
 def _openai_line(server: OpenAIServer) -> Line:

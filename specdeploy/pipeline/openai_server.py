@@ -47,7 +47,7 @@ class OpenAIServer:
 def find_server(
     url: str, *, model: str | None, api_key_env: str | None, timeout_s: float, limit_s: float = math.inf
 ) -> OpenAIServer:
-    """Ask a server for its models, and by one short request for what it offers.
+    """Ask a server for its models, and by a few short requests for what it offers.
 
     Args:
         url: Its address, with or without ``/v1``.

@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
+from tests import peers
 from tests.bench.null_server import MODEL
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 TOKENIZER = ROOT / "checkpoints" / "smollm2-135m-instruct"
-PEERS = ROOT / ".venv" / "peers"
-PACKAGES = "aiperf==0.13.0 guidellm==0.8.1 torch==2.13.0"
 ROUNDS = 3
 CONCURRENCY = 32
 FEW, MANY = 32, 352
@@ -40,7 +39,7 @@ SHORT = 16
 
 def rows() -> list[tuple[str, float]]:
     """Return the ratios; the three tools take turns."""
-    _install_peers()
+    peers.install()
     tools: dict[str, Command] = {"ours": _ours, "AIPerf": _aiperf, "guidellm": _guidellm}
     taken: dict[str, list[float]] = {name: [] for name in tools}
     with _null_server(TOKENS) as port:
@@ -100,7 +99,7 @@ def _aiperf(port: int, requests: int, place: Path) -> list[str]:
     # Whatever it can leave out, it leaves out.
     switches = ["--streaming", "--use-server-token-count", "--no-server-metrics", "--no-gpu-telemetry"]
     said = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return [str(PEERS / "bin" / "aiperf"), "profile", *said, *switches]
+    return [str(peers.program("aiperf")), "profile", *said, *switches]
 
 
 def _guidellm(port: int, requests: int, place: Path) -> list[str]:
@@ -113,7 +112,7 @@ def _guidellm(port: int, requests: int, place: Path) -> list[str]:
         "output": f"kind=json,path={place / 'result.json'}",
     }
     said = [word for name, value in options.items() for word in (f"--{name}", value)]
-    return [str(PEERS / "bin" / "guidellm"), "run", *said, "--disable-console"]
+    return [str(peers.program("guidellm")), "run", *said, "--disable-console"]
 
 
 @contextlib.contextmanager
@@ -126,14 +125,3 @@ def _null_server(tokens: int) -> Iterator[int]:
             yield int(process.stdout.readline())
         finally:
             process.terminate()
-
-
-def _install_peers() -> None:
-    """Make the environment of the peers, apart from ours; a second call returns at once."""
-    stamp = PEERS / ".installed"
-    if stamp.is_file() and stamp.read_text() == PACKAGES:
-        return
-    pip = [str(PEERS / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(PEERS)], check=True)
-    subprocess.run([*pip, *PACKAGES.split()], check=True)
-    stamp.write_text(PACKAGES)

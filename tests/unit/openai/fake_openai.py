@@ -27,6 +27,7 @@ class FakeOpenAI:
     Args:
         completions: Whether ``/v1/completions`` is there.
         strict: Whether fields that OpenAI does not know are refused.
+        usage: Whether ``stream_options`` is known, and answers say how many tokens they have.
         ids: Whether ``return_token_ids`` is heeded.
         counts: Whether answers tell what was drafted and accepted.
         health: Status of ``/health``.
@@ -36,6 +37,7 @@ class FakeOpenAI:
 
     completions: bool = True
     strict: bool = False
+    usage: bool = True
     ids: bool = True
     counts: bool = True
     health: int = 200
@@ -67,8 +69,9 @@ class FakeOpenAI:
         return stream_reply(answers) if body["stream"] else json_reply(_whole(answers))
 
     def _refusal(self, body: Any) -> str:
-        if self.strict and "return_token_ids" in body:
-            return "return_token_ids: Extra inputs are not permitted"
+        for field, known in (("return_token_ids", not self.strict), ("stream_options", self.usage)):
+            if field in body and not known:
+                return f"{field}: Extra inputs are not permitted"
         if body["model"] != MODEL:
             return f"The model `{body['model']}` does not exist."
         if "prompt" not in body and "messages" not in body:
@@ -93,8 +96,8 @@ class FakeOpenAI:
             text = text[len(shown) :]
             events.append(self._event(piece, shown, body, chat=chat))
         events[-1]["choices"][0] |= {"finish_reason": "stop" if word else "length", "stop_reason": word}
-        usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": len(ids)}
-        return [*events, {"choices": [], "usage": usage, **self._metrics(len(pieces))}]
+        usage = {"usage": {"prompt_tokens": len(prompt.split()), "completion_tokens": len(ids)}} if self.usage else {}
+        return [*events, {"choices": [], **usage, **self._metrics(len(pieces))}]
 
     def _event(self, ids: list[int], text: str, body: Any, *, chat: bool) -> dict[str, Any]:
         choice: dict[str, Any] = {"delta": {"content": text}} if chat else {"text": text}

@@ -459,12 +459,16 @@ class TestDialect:
         assert self.asked(FakeOpenAI(ids=False, counts=False)) == Dialect(ids=False)
 
     def test_strict(self) -> None:
-        """A server that refuses what it does not know is asked without it."""
-        assert self.asked(FakeOpenAI(strict=True)) == Dialect(usage=False, ids=False, counts=True)
+        """A server that refuses what it does not know is asked without it, and still for what is OpenAI's own."""
+        assert self.asked(FakeOpenAI(strict=True)) == Dialect(ids=False, counts=True)
+        older = FakeOpenAI(strict=True, usage=False)
+        assert self.asked(older) == Dialect(usage=False, ids=False, counts=True, totals=False)
 
     def test_chat_only(self) -> None:
-        """Where completions are absent, chat is used."""
-        assert self.asked(FakeOpenAI(completions=False)) == Dialect(chat=True, counts=True)
+        """Where completions are absent, chat is used; what is not there is asked once."""
+        server = FakeOpenAI(completions=False, strict=True)
+        assert self.asked(server) == Dialect(chat=True, ids=False, counts=True)
+        assert len(server.transport.sent) == 3
 
     def test_a_server_that_fails(self) -> None:
         """Any other failure than a refusal is told at once."""

@@ -1,23 +1,21 @@
-"""AIPerf's own models and its plot reader read what we write, where AIPerf is installed.
+"""AIPerf's own models and its plot reader read what we write.
 
-AIPerf's dependencies are not ours, so that it has an environment of its own and runs as another process.
+Its plots of a run of the command are in ``tests/integration/test_load_peers.py``.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from specdeploy.report.exports import exports
+from tests import peers
 from tests.unit.report.exported import closed_loop, open_loop
 
-ROOT = Path(__file__).parents[3]
-PEER = Path(os.environ.get("SPECDEPLOY_PEERS_PYTHON", ROOT / ".venv" / "peers" / "bin" / "python"))
+pytestmark = [pytest.mark.peers, pytest.mark.timeout(300)]
 
 # Reads every run below a folder: the models of the files, the units of the metrics that AIPerf knows, and the plots'
 # loader. `input_config` is checked in parts, since AIPerf's whole configuration wants an endpoint that we have not.
@@ -63,20 +61,9 @@ print(json.dumps({"runs": runs, "units": units}))
 """
 
 
-@functools.cache
-def missing() -> str | None:
-    """Say why AIPerf cannot be asked, or None when it can."""
-    if not PEER.is_file():
-        return "AIPerf is not installed in .venv/peers; `python -m venv .venv/peers`, then its `pip install aiperf`"
-    found = subprocess.run([PEER, "-c", "import aiperf"], capture_output=True, check=False, timeout=120)
-    return "the environment .venv/peers has no AIPerf; its `pip install aiperf`" if found.returncode else None
-
-
 @pytest.fixture
 def read(tmp_path):
     """Export a run and return what AIPerf reads of it."""
-    if reason := missing():
-        pytest.skip(reason)
 
     def reader(document: dict, records: tuple) -> dict:
         for path, text in exports(document, records, ["aiperf"]).items():
@@ -84,7 +71,7 @@ def read(tmp_path):
             (tmp_path / path).write_text(text, encoding="utf-8")
         environment = {**os.environ, "HOME": str(tmp_path)}
         done = subprocess.run(
-            [PEER, "-c", READER, str(tmp_path / "aiperf")],
+            [peers.python(), "-c", READER, str(tmp_path / "aiperf")],
             capture_output=True,
             text=True,
             check=False,
@@ -97,7 +84,6 @@ def read(tmp_path):
     return reader
 
 
-@pytest.mark.timeout(300)
 def test_aiperf_reads_a_closed_loop(read) -> None:
     """Every run and request, which model and load it was, and units as AIPerf's own."""
     document, records = closed_loop()
@@ -116,7 +102,6 @@ def test_aiperf_reads_a_closed_loop(read) -> None:
     assert {"request_error_rate", "spec_decode_overall_draft_acceptance_rate", "spec_decode_steps"} <= set(run["known"])
 
 
-@pytest.mark.timeout(300)
 def test_aiperf_reads_an_open_loop(read) -> None:
     """A run by rate has no concurrency."""
     found = read(*open_loop())
