@@ -1,8 +1,9 @@
-"""Streamed tokens per second of CPU time: our load generator against AIPerf and guidellm; and how late it sends.
+"""Streamed tokens per second of CPU time: `specdeploy load` against AIPerf and guidellm; how late it sends; its memory.
 
 All three ask the same server, which answers every chat with 128 tokens at 10 ms each, for the same number of answers,
-32 at a time. What a tool burns in all its processes is counted; what starting and ending it takes is not: the CPU time
-of a run with few requests is taken off. The peers take the server's word for the number of tokens, as ours does.
+32 at a time, and write their records and reports. What a tool burns in all its processes is counted; what starting and
+ending it takes is not: the CPU time of a run with few requests is taken off. The peers take the server's word for the
+number of tokens, as ours does.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import TYPE_CHECKING
 
 from tests import peers
 from tests.bench.null_server import MODEL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     Command = Callable[[int, int, Path], list[str]]
 
@@ -35,6 +37,11 @@ INTERVAL_MS = 10.0
 RATE, SECONDS = 200, 10
 #: Tokens of an answer while requests are sent at a rate: with 128 the server would be the busier of the two.
 SHORT = 16
+#: Requests of a run that is long enough to show what grows.
+LONG = 30_000
+_DONE = re.compile(r"(\d+)/\d+ requests")
+_ANONYMOUS = re.compile(r"RssAnon:\s+(\d+) kB")
+_HERE = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def rows() -> list[tuple[str, float]]:
@@ -42,7 +49,7 @@ def rows() -> list[tuple[str, float]]:
     peers.install()
     tools: dict[str, Command] = {"ours": _ours, "AIPerf": _aiperf, "guidellm": _guidellm}
     taken: dict[str, list[float]] = {name: [] for name in tools}
-    with _null_server(TOKENS) as port:
+    with _null_server(TOKENS, INTERVAL_MS) as port:
         for number in range(ROUNDS):
             # Another order each time: none is always the one that finds the caches cold.
             for name in (*list(tools)[number:], *list(tools)[:number]):
@@ -53,16 +60,36 @@ def rows() -> list[tuple[str, float]]:
         ("streamed tokens per CPU second, ours / AIPerf", seconds["AIPerf"] / seconds["ours"]),
         ("streamed tokens per CPU second, ours / guidellm", seconds["guidellm"] / seconds["ours"]),
         ("CPU time per streamed token, us", 1e6 * seconds["ours"] / tokens),
-        (f"sent late at {RATE} requests/s, p99, ms", 1e3 * _late_s()),
+        (f"sent late at {RATE} requests/s, p99, ms", _late_ms()),
+        _memory(),
     ]
 
 
-def _late_s() -> float:
+def _late_ms() -> float:
     """Return the 99th percentile of how late requests are sent that are due at random times."""
-    with _null_server(SHORT) as port:
-        command = [*_client("open", port, RATE * SECONDS), str(RATE)]
-        done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=300)
-    return quantiles(json.loads(done.stdout)["late_s"], n=100)[98]
+    wanted = {"shape": "poisson", "rates": [RATE], "requests": RATE * SECONDS, "max_tokens": SHORT}
+    with _null_server(SHORT, INTERVAL_MS) as port, tempfile.TemporaryDirectory() as folder:
+        command = _load(port, Path(folder), wanted)
+        done = subprocess.run(command, cwd=folder, env=_HERE, check=True, capture_output=True, text=True, timeout=300)
+    return float(json.loads(done.stdout)["arms"][0]["metrics"]["dispatch_lag"]["p99"])
+
+
+def _memory() -> tuple[str, float]:
+    """Return the memory (what no file backs) late in a long run, by that early in it."""
+    looks = []
+    with _null_server(SHORT, 1.0) as port, tempfile.TemporaryDirectory() as folder:
+        command = _load(port, Path(folder), {"concurrency": [CONCURRENCY], "requests": LONG, "max_tokens": SHORT})
+        with subprocess.Popen(
+            command, cwd=folder, env=_HERE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                status = Path(f"/proc/{process.pid}/status").read_text()
+                if (done := _DONE.search(line)) and (found := _ANONYMOUS.search(status)):
+                    looks.append((int(done[1]), int(found[1])))
+    if process.returncode or len(looks) < 2:
+        raise RuntimeError(f"the load test ended with {process.returncode}, and told {len(looks)} times how far it is")
+    return f"memory at request {looks[-1][0]} / at request {looks[0][0]}", looks[-1][1] / looks[0][1]
 
 
 def _cpu_s(tool: Command, port: int, requests: int) -> float:
@@ -70,17 +97,22 @@ def _cpu_s(tool: Command, port: int, requests: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         command = [sys.executable, "-m", "tests.bench.cpu_time", folder + "/cpu", *tool(port, requests, place)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        subprocess.run(command, cwd=place, env=environment, check=True, capture_output=True, timeout=600)
+        subprocess.run(command, cwd=place, env=_HERE, check=True, capture_output=True, timeout=600)
         return float((place / "cpu").read_text())
 
 
-def _client(kind: str, port: int, requests: int) -> list[str]:
-    return [sys.executable, "-m", "tests.bench.load_client", kind, str(port), str(requests)]
+def _load(port: int, place: Path, wanted: Mapping[str, object]) -> list[str]:
+    """Return our command for a load, whose configuration is written."""
+    nothing = {"checkpoint": "none"}
+    load = {"compare": False, "pairs": 1, "warmup_requests": 0, **wanted}
+    configuration = {"name": "null", "profile": "cpu", "target": nothing, "draft": nothing, "load": load}
+    # JSON is YAML.
+    (place / "specdeploy.yaml").write_text(json.dumps(configuration))
+    return [sys.executable, "-m", "specdeploy", "load", "--openai", f"http://127.0.0.1:{port}/v1", "--json"]
 
 
-def _ours(port: int, requests: int, _place: Path) -> list[str]:
-    return [*_client("closed", port, requests), str(CONCURRENCY)]
+def _ours(port: int, requests: int, place: Path) -> list[str]:
+    return _load(port, place, {"concurrency": [CONCURRENCY], "requests": requests, "max_tokens": TOKENS})
 
 
 def _aiperf(port: int, requests: int, place: Path) -> list[str]:
@@ -116,9 +148,9 @@ def _guidellm(port: int, requests: int, place: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def _null_server(tokens: int) -> Iterator[int]:
+def _null_server(tokens: int, interval_ms: float) -> Iterator[int]:
     """Run the server for the time of the block, and give its port."""
-    command = [sys.executable, "-m", "tests.bench.null_server", str(tokens), str(INTERVAL_MS)]
+    command = [sys.executable, "-m", "tests.bench.null_server", str(tokens), str(interval_ms)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
