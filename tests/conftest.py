@@ -43,8 +43,8 @@ def _missing(tier: str) -> str | None:
         ),
         "chromium": (shutil.which("chromium") is None, "no chromium on PATH"),
         "slurm": (slurm_cluster.missing() is not None, slurm_cluster.missing() or ""),
-        "modelopt": (not modelopt_python().is_file(), "nvidia-modelopt is not installed; `.ci/install-modelopt`"),
-        "reference": (not modelopt_python().is_file(), "transformers is not installed; `.ci/install-modelopt`"),
+        "modelopt": (not _has_modelopt(), "nvidia-modelopt is not installed; `.ci/install-modelopt`"),
+        "reference": (not _has_modelopt(), "transformers is not installed; `.ci/install-modelopt`"),
         "openai": (llamacpp_server.missing() is not None, llamacpp_server.missing() or ""),
         "peers": (peers.missing() is not None, peers.missing() or ""),
     }
@@ -55,6 +55,12 @@ def _missing(tier: str) -> str | None:
 def modelopt_python() -> Path:
     """Return the interpreter that has ModelOpt, whether or not it is there."""
     return Path(os.environ.get("SPECDEPLOY_MODELOPT_PYTHON", ROOT / ".venv" / "modelopt" / "bin" / "python"))
+
+
+def _has_modelopt() -> bool:
+    """Say whether it is there as a whole: the installation leaves a file behind when it is done."""
+    named = "SPECDEPLOY_MODELOPT_PYTHON" in os.environ
+    return modelopt_python().is_file() and (named or (modelopt_python().parents[1] / ".installed").is_file())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
