@@ -1,7 +1,8 @@
 """A streaming server whose answers have known times: each prompt says what it is answered, when, and what breaks.
 
 It is a process with an event loop of its own and speaks Triton's ``generate_stream``, OpenAI's chat completions and,
-where it is asked to, gRPC. It notes when it got each request and when it wrote each event, on the monotonic clock,
+where it is asked to, gRPC. A chat that is no script, as a client's first question whether anybody is there, is answered
+at once and not noted. It notes when it got each request and when it wrote each event, on the monotonic clock,
 which all processes of a machine share. The notes are the truth: a busy machine makes answers late, and notes no less.
 
 Run as ``python -m tests.timed_server [grpc]``: prints its port, and that of gRPC; at the end of its input it prints the
@@ -313,7 +314,9 @@ class Connection(asyncio.Protocol):
             return
         self._unread = body[size:]
         path = head.split(b" ", 2)[1].decode()
-        if head.startswith(b"POST "):
+        if path == "/v1/completions":
+            self._respond(404, OpenAI().error("there is no such route"))
+        elif head.startswith(b"POST "):
             self._answer(json.loads(body[:size]), now_s)
         elif path.startswith(_WAIT):
             self._server.when(int(path.removeprefix(_WAIT)), lambda: self._respond(200, {}))
@@ -322,8 +325,9 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, asked: dict[str, Any], received_s: float) -> None:
         chat = "messages" in asked
-        script = Script.read(asked["messages"][0]["content"] if chat else asked["text_input"])
-        truth = self._server.take(script, received_s)
+        text = _said(asked["messages"][0]) if chat else asked["text_input"]
+        script = Script.read(text) if text.startswith("{") else Script(name="")
+        truth = self._server.take(script, received_s) if script.name else Truth(received_s=received_s)
         _Answer(self._server, self._transport, truth, script, OpenAI() if chat else Triton()).begin()
 
     def _respond(self, status: int, value: object) -> None:
@@ -478,8 +482,16 @@ def _sized(status: int, value: object) -> bytes:
     )
 
 
+def _said(message: dict[str, Any]) -> str:
+    """Return the text of a message: its content, or the only part of it."""
+    content = message["content"]
+    return str(content if isinstance(content, str) else content[0]["text"])
+
+
 def _about(path: str) -> dict[str, Any]:
-    """Answer what a client of Triton asks before it sends anything."""
+    """Answer what a client asks before it sends anything."""
+    if path == "/v1/models":
+        return {"object": "list", "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": "nobody"}]}
     if path == "/v2":
         return {"name": "triton", "version": "2.51.0", "extensions": []}
     inputs = [{"name": name, "datatype": kind, "shape": [-1, 1]} for name, kind in FRONT_DOOR_INPUTS.items()]

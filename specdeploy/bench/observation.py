@@ -25,7 +25,7 @@ class Observation:
     def add(self, chunk: Chunk, received_s: float) -> None:
         """Note a response; one without tokens and text carries totals, and is no moment of the answer."""
         counted = len(chunk.ids) or max((chunk.num_output_tokens or 0) - self.tokens, 0)
-        # After text that nobody has counted, a total is of the whole answer, and not of the response it comes with.
+        # After text that nobody counted, a total is of the whole answer, and not of the response that it comes with.
         new = 0 if self.chunk_s and not self.tokens and not chunk.ids else counted
         if new or chunk.text:
             self.chunk_s.append(received_s)
