@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,30 +33,6 @@ _SEED: Final = 20_260_117
 _SEEDS_OF_A_RUN: Final = 100_000
 #: What a token that is not there is counted as: the answer ended before.
 _ENDED: Final = -1
-
-
-class Budget:
-    """Time for a part of a check.
-
-    Args:
-        seconds: How long.
-
-        monotonic: A clock.
-    """
-
-    def __init__(self, seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
-        self._ends_at = monotonic() + seconds
-
-    @property
-    def left_s(self) -> float:
-        """Seconds that are left; below 0 once it is used up."""
-        return self._ends_at - self._monotonic()
-
-    @property
-    def over(self) -> bool:
-        """Whether it is used up."""
-        return self.left_s <= 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

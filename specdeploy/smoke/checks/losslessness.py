@@ -5,10 +5,11 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
+from specdeploy.smoke.budget import Budget
 from specdeploy.smoke.compare import require_ids
 from specdeploy.smoke.lossless_comparisons import Case, Comparisons, rejected
 from specdeploy.smoke.lossless_outcome import Outcome
-from specdeploy.smoke.lossless_samples import LEAST, TEMPERATURE, TOP_K, Budget, Sampler, Samples, compare, too_few
+from specdeploy.smoke.lossless_samples import LEAST, TEMPERATURE, TOP_K, Sampler, Samples, compare, too_few
 from specdeploy.smoke.probe import Broken, NotApplicable, Undecided
 
 if TYPE_CHECKING:
