@@ -64,7 +64,7 @@ class RunContext:
     deployment: Mapping[str, Any]
     environment: Mapping[str, Any]
     client: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    gauges: Sequence[GaugeReading] = ()
+    gauges: Iterable[GaugeReading] = ()
     front_door: str = ""
     records_file: str = RECORDS_FILE
 

@@ -7,6 +7,8 @@ counted more than was sent, somebody else was there.
 from __future__ import annotations
 
 import dataclasses
+import math
+from array import array
 from collections import defaultdict
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +18,7 @@ from specdeploy.bench.table import table_of
 from specdeploy.findings import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from specdeploy.bench.records import Arm, LoadPoint, RequestRecord
     from specdeploy.deploy.counts import ModelCounts, ServerCounts
@@ -81,13 +83,39 @@ class GaugeReading:
     values: Mapping[str, float]
 
 
-def summarize_server(windows: Iterable[ServerWindow], readings: Sequence[GaugeReading] = ()) -> list[dict[str, Any]]:
+class GaugeLog:
+    """All readings of a run, in numbers side by side: hours of them are little."""
+
+    def __init__(self) -> None:
+        self._at_s = array("d")
+        self._values: dict[str, array[float]] = {}
+
+    def add(self, at_s: float, values: Mapping[str, float]) -> None:
+        """Take a reading."""
+        for name in values:
+            if name not in self._values:
+                self._values[name] = array("d", [math.nan] * len(self._at_s))
+        for name, column in self._values.items():
+            column.append(values.get(name, math.nan))
+        self._at_s.append(at_s)
+
+    def __iter__(self) -> Iterator[GaugeReading]:
+        """Yield the readings in order."""
+        # A copy of what is there: another thread may be adding.
+        for number, at_s in enumerate(tuple(self._at_s)):
+            values = {name: column[number] for name, column in tuple(self._values.items())}
+            yield GaugeReading(
+                at_s=at_s, values={name: value for name, value in values.items() if not math.isnan(value)}
+            )
+
+
+def summarize_server(windows: Iterable[ServerWindow], readings: Iterable[GaugeReading] = ()) -> list[dict[str, Any]]:
     """Return what the server counted, for each arm under each load, the warm-up left out.
 
     Args:
         windows: Of the blocks.
 
-        readings: Of the gauges, whenever they were read.
+        readings: Of the gauges, whenever they were read; gone through once for each arm under each load.
 
     Returns:
         Entries with ``arm``, ``concurrency``, ``rate``, ``blocks``, ``models`` (requests, failures, mean batch size,

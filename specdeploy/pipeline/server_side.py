@@ -7,7 +7,7 @@ import ipaddress
 import threading
 from typing import TYPE_CHECKING, Final, Self
 
-from specdeploy.bench.server_window import GaugeReading
+from specdeploy.bench.server_window import GaugeLog
 from specdeploy.deploy.counts import gauges, read_counts
 from specdeploy.deploy.metrics import parse_metrics
 from specdeploy.errors import SpecdeployError
@@ -50,7 +50,7 @@ class ServerSide:
         self._here = _is_here(host_and_port(endpoints.http_url, 8000)[0])
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self.readings: list[GaugeReading] = []
+        self.readings = GaugeLog()
 
     def __enter__(self) -> Self:
         """Begin to read gauges."""
@@ -102,7 +102,7 @@ class ServerSide:
                     values = gauges(self._samples(client))
                 values |= gpus.read() if gpus is not None else {}
                 if values:
-                    self.readings.append(GaugeReading(at_s=self._clock.monotonic(), values=values))
+                    self.readings.add(self._clock.monotonic(), values)
 
 
 def _is_here(host: str) -> bool:

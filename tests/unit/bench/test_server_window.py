@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specdeploy.bench.records import CONTROL, SPECULATION, WARMUP_PAIR, LoadPoint
-from specdeploy.bench.server_window import GaugeReading, ServerWindow, summarize_server, traffic_findings
+from specdeploy.bench.server_window import GaugeLog, GaugeReading, ServerWindow, summarize_server, traffic_findings
 from specdeploy.deploy.counts import ModelCounts, ServerCounts
 from specdeploy.deploy.status import Acceptance
 from tests.unit.bench.simulated import record
@@ -100,3 +100,18 @@ def test_requests_of_others_are_found(sent: int, found: int) -> None:
 
     assert len(findings) == found
     assert all("counted 1 requests that this load test did not send" in finding.message for finding in findings)
+
+
+def test_a_log_of_gauges_gives_the_readings_as_they_were() -> None:
+    """Also those of a gauge that came later, or was not there for a while; as often as they are asked for."""
+    log = GaugeLog()
+    log.add(1.0, {"a": 0.5})
+    log.add(2.0, {"a": 0.7, "b": 3.0})
+    log.add(3.0, {"b": 4.0})
+
+    for _ in range(2):
+        assert list(log) == [
+            GaugeReading(at_s=1.0, values={"a": 0.5}),
+            GaugeReading(at_s=2.0, values={"a": 0.7, "b": 3.0}),
+            GaugeReading(at_s=3.0, values={"b": 4.0}),
+        ]
