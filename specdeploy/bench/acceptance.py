@@ -7,6 +7,7 @@ alike and mean different ones, counts can be compared.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -77,6 +78,7 @@ def acceptance_of_requests(table: RecordTable) -> dict[str, Values]:
     return {
         "spec_decode_draft_acceptance_rate": accepted / drafted,
         "spec_decode_acceptance_length": 1 + accepted / steps,
+        "spec_decode_accepted_per_verified": (accepted + steps) / (drafted + steps),
         "spec_decode_steps": steps,
         "spec_decode_draft_tokens": drafted,
         "spec_decode_accepted_draft_tokens": accepted,
@@ -93,6 +95,7 @@ def _values(table: RecordTable) -> AcceptanceValues:
         "overall_spec_decode_draft_acceptance_rate": accepted / drafted,
         "overall_spec_decode_acceptance_length": 1 + accepted / steps,
         "spec_decode_per_position_acceptance": per_position_acceptance(histogram),
+        "spec_decode_conditional_acceptance": conditional_acceptance(histogram),
         "spec_decode_acceptance_histogram": histogram,
     }
 
@@ -118,3 +121,27 @@ def _finding(broken: RecordTable, total: int, where: str) -> Finding:
         hint="The decoder and the engines disagree about what a step is: report it with the records file.",
         where=where,
     )
+
+
+def conditional_acceptance(histogram: Sequence[int]) -> tuple[float, ...]:
+    """Return, for i = 1, 2, ..., the share of the steps that kept draft i - 1 which kept draft i, too.
+
+    ``p_i / p_(i-1)``, with ``p_0 = 1``: as far as there are steps that came so far.
+    """
+    marginal = (1.0, *per_position_acceptance(histogram))
+    return tuple(here / before for before, here in itertools.pairwise(marginal) if before)
+
+
+def tokens_per_response(table: RecordTable) -> float | None:
+    """Return how many tokens the responses after the first hold on average; None unless one holds several.
+
+    Where a response is sent for each verify step, that is the acceptance length; where steps share a response it is
+    more, and where a step is cut into several it is less.
+    """
+    tokens = responses = most = 0
+    for rows, _, counts in table.responses():
+        later = counts[1:][rows[1:] == rows[:-1]]
+        tokens += int(later.sum())
+        responses += len(later)
+        most = max(most, int(later.max(initial=0)))
+    return tokens / responses if most > 1 else None

@@ -102,6 +102,12 @@ _LATENCIES = (
         "the request failed, or all its tokens came in the first response",
     ),
     _latency(
+        "time_per_output_token",
+        "Time per output token",
+        "(tn - ts) / n, per request: the wait for the first token is in it",
+        "the request failed, or the server did not say how many tokens it had",
+    ),
+    _latency(
         "inter_chunk_latency",
         "Inter-chunk latency",
         "gaps between consecutive responses, pooled over requests; with speculation one response holds several tokens",
@@ -291,6 +297,16 @@ _ACCEPTANCE = (
         maximum=1.0,
     ),
     Metric(
+        key="spec_decode_conditional_acceptance",
+        title="Acceptance by draft position, of those that came so far",
+        unit="ratio",
+        better="higher",
+        kind="list",
+        formula="p_i / p_(i-1), with p_0 = 1: of the steps that kept the draft before it, the share that kept the i-th",
+        undefined=_NO_STEPS,
+        maximum=1.0,
+    ),
+    Metric(
         key="spec_decode_acceptance_histogram",
         title="Accepted drafts per verify step",
         unit="steps",
@@ -298,6 +314,16 @@ _ACCEPTANCE = (
         kind="list",
         formula="h[j] summed over requests, for j = 0, 1, ...",
         undefined=_NO_STEPS,
+    ),
+    Metric(
+        key="spec_decode_accepted_per_verified",
+        title="Kept of what was verified",
+        unit="ratio",
+        better="higher",
+        kind="distribution",
+        formula="(A + S) / (D + S), per request: the share of the verified positions whose token was kept",
+        undefined=_NO_STEPS,
+        maximum=1.0,
     ),
     Metric(
         key="spec_decode_steps",
@@ -328,6 +354,19 @@ _ACCEPTANCE = (
     ),
 )
 
+_STREAM = (
+    Metric(
+        key="tokens_per_response",
+        title="Tokens per response",
+        unit="tokens",
+        better="none",
+        kind="scalar",
+        formula="tokens of the responses after the first / these responses: where each verify step is sent at once, "
+        "its acceptance length",
+        undefined="the answers tell their acceptances, or no response held several tokens",
+    ),
+)
+
 _PAIRED = (
     Metric(
         key="speedup",
@@ -344,5 +383,6 @@ _PAIRED = (
 )
 
 METRICS: Final[dict[str, Metric]] = {
-    metric.key: metric for metric in (*_LATENCIES, *_LENGTHS, *_THROUGHPUTS, *_GOODPUT, *_ACCEPTANCE, *_PAIRED)
+    metric.key: metric
+    for metric in (*_LATENCIES, *_LENGTHS, *_THROUGHPUTS, *_GOODPUT, *_ACCEPTANCE, *_STREAM, *_PAIRED)
 }

@@ -71,12 +71,16 @@ class PairedSummary:
         request_latency: Ratio of mean request latency.
 
         time_to_first_token: Ratio of mean time to first token.
+
+        categories: Category of prompts -> ratio of output tokens by the time that its requests took, all together,
+            where there are several; above 1 is faster.
     """
 
     point: LoadPoint
     speedup: PairedRatio | None
     request_latency: PairedRatio | None
     time_to_first_token: PairedRatio | None
+    categories: Mapping[str, PairedRatio] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the speed-up's fields, with the two latency ratios below them."""
@@ -84,6 +88,7 @@ class PairedSummary:
             **(self.speedup.to_dict() if self.speedup else {}),
             "request_latency_ratio": self.request_latency and self.request_latency.to_dict(),
             "time_to_first_token_ratio": self.time_to_first_token and self.time_to_first_token.to_dict(),
+            "categories": {name: ratio.to_dict() for name, ratio in self.categories.items()},
         }
 
 
@@ -152,7 +157,30 @@ def _paired(point: LoadPoint, table: RecordTable, block_s: float | None) -> Pair
         speedup=speedup if point.rate is None else None,
         request_latency=_ratio(_block_means(table, "request_latency"), usable, len(pairs)),
         time_to_first_token=_ratio(_block_means(table, "time_to_first_token"), usable, len(pairs)),
+        categories=_by_category(table, usable, len(pairs)),
     )
+
+
+def _by_category(table: RecordTable, usable: Sequence[int], pairs: int) -> dict[str, PairedRatio]:
+    """Compare the arms for each kind of prompt, where there are several."""
+    names = table.labels("category")
+    found = {
+        name: _ratio(_block_rates(table.labelled("category", name)), usable, pairs) for name in names if len(names) > 1
+    }
+    return {name: ratio for name, ratio in found.items() if ratio is not None}
+
+
+def _block_rates(table: RecordTable) -> dict[_BlockKey, float | None]:
+    """Return the tokens a second of the requests of each block, by the time that each took and not by that of all."""
+    rates: dict[_BlockKey, float | None] = {}
+    for place in table.by_block():
+        tokens, latency_ms = (
+            OF_REQUEST[key](place.requests.good) for key in ("output_sequence_length", "request_latency")
+        )
+        known = ~(np.isnan(tokens) | np.isnan(latency_ms))
+        took_ms = float(latency_ms[known].sum())
+        rates[place.pair, place.arm] = 1000.0 * float(tokens[known].sum()) / took_ms if took_ms > 0 else None
+    return rates
 
 
 def _ratio(values: Mapping[_BlockKey, float | None], usable: Sequence[int], pairs: int) -> PairedRatio | None:

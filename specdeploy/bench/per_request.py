@@ -48,6 +48,11 @@ def _inter_token_latency_ms(table: RecordTable) -> Values:
     return _divided(milliseconds(table["first_s"], table["last_s"]), waited_for, where=waited_for > 0)
 
 
+def _time_per_output_token_ms(table: RecordTable) -> Values:
+    tokens = np.where(table["output_tokens"] == MISSING, 0, table["output_tokens"])
+    return _divided(milliseconds(table["sent_s"], table["last_s"]), tokens, where=tokens > 0)
+
+
 def _per_user(table: RecordTable) -> Values:
     latency_ms = _inter_token_latency_ms(table)
     return _divided(np.full(len(table), _MS), latency_ms, where=latency_ms != 0)
@@ -78,6 +83,7 @@ OF_REQUEST: Final[dict[str, Callable[[RecordTable], Values]]] = {
     "time_to_first_token": _until("first_s", "sent_s"),
     "time_to_first_token_from_intended": _until("first_s", "intended_s"),
     "inter_token_latency": _inter_token_latency_ms,
+    "time_per_output_token": _time_per_output_token_ms,
     "request_latency": _until("last_s", "sent_s"),
     "request_latency_from_intended": _until("last_s", "intended_s"),
     "input_sequence_length": _tokens("input_tokens"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from specdeploy.bench.acceptance import acceptance_metrics
+from specdeploy.bench.acceptance import acceptance_metrics, tokens_per_response
 from specdeploy.bench.blocks import steady_throughput, summarize_blocks
 from specdeploy.bench.goodput import goodput
 from specdeploy.bench.intervals import percentile_interval
@@ -50,6 +50,11 @@ class ArmSummary:
 
         errors: How many requests ended with each error label.
 
+        error_messages: The words of one of them.
+
+        acceptance_source: ``reported`` where the answers tell drafts and acceptances, ``stream`` where no more is known
+            than how many tokens came with a response, else None.
+
         categories: Prompt category -> metrics that a category has of its own, where there are several categories.
 
         findings: What is wrong with the numbers themselves, such as counts that contradict each other.
@@ -59,6 +64,8 @@ class ArmSummary:
     point: LoadPoint
     metrics: dict[str, MetricValue]
     errors: dict[str, int]
+    error_messages: dict[str, str]
+    acceptance_source: str | None
     categories: dict[str, dict[str, MetricValue]]
     findings: tuple[Finding, ...]
 
@@ -68,6 +75,8 @@ class ArmSummary:
             "arm": self.arm,
             **self.point.to_dict(),
             "errors": self.errors,
+            "error_messages": self.error_messages,
+            "acceptance_source": self.acceptance_source,
             "metrics": self.metrics,
             "categories": self.categories,
         }
@@ -116,14 +125,20 @@ def summarize(records: Iterable[RequestRecord], objectives: Sequence[Objective] 
 
 def _summarize_arm(arm: Arm, point: LoadPoint, table: RecordTable, objectives: Sequence[Objective]) -> ArmSummary:
     acceptance, findings = acceptance_metrics(table.good, where=f"{arm}, {point}")
+    source = "reported" if acceptance or findings else None
+    if source is None and (seen := tokens_per_response(table.good)) is not None:
+        source, acceptance = "stream", {"tokens_per_response": seen}
     metrics = {**_per_request(table), **_system(table)}
     metrics |= goodput(table, objectives, metrics["benchmark_duration"]["avg"])
     metrics |= {key: _describe(key, value) for key, value in acceptance.items()}
+    errors = {label: count for label, count in table.labels("error").items() if label}
     return ArmSummary(
         arm=arm,
         point=point,
         metrics={key: metrics[key] for key in METRICS if metrics.get(key)},
-        errors={label: count for label, count in table.labels("error").items() if label},
+        errors=errors,
+        error_messages={label: table.labelled("error", label)[0].error_message for label in errors},
+        acceptance_source=source,
         categories=_categories(table),
         findings=findings,
     )

@@ -72,12 +72,14 @@ def load(
     plan = plan_of(loaded)
     findings = kv_reuse_findings(plan, max_sequences=loaded.config.build.max_batch_size)
 
+    about = deployment(loaded) | {"protocol": loaded.config.load.protocol}
+
     def connect_all() -> Lines:
         return Lines(_line(loaded, endpoints))
 
     # The counters of a server hold the requests of all shards.
     triton = endpoints if generator.shard is None else None
-    run = Measurement(loaded, connect_all, triton, deployment(loaded), on_progress, generator)
+    run = Measurement(loaded, connect_all, triton, about, on_progress, generator)
     return run.once(generator.part_of(plan), findings) if on_trial is None else run.search(on_trial, findings)
 
 

@@ -82,7 +82,8 @@ def read_bundle(documents: Mapping[str, Any]) -> Bundle:
     """
     load, smoke, gate = (_document(documents.get(kind), kind) for kind in ("load", "smoke", "gate"))
     return Bundle(
-        deployment=documents.get("deployment") or (load or {}).get("deployment") or {},
+        # What was measured, and not what the configuration names by now.
+        deployment=(load or {}).get("deployment") or documents.get("deployment") or {},
         load=load,
         smoke=smoke,
         gate=gate,
@@ -164,6 +165,14 @@ def speedup(load: Mapping[str, Any], point: LoadPoint) -> Mapping[str, Any] | No
     return entry
 
 
+def category_ratios(load: Mapping[str, Any], point: LoadPoint) -> Mapping[str, Mapping[str, Any]]:
+    """Return by kind of prompt how much faster it was answered; empty where that was not compared."""
+    entries: Iterable[Mapping[str, Any]] = load.get("open_loop", ())
+    entry = speedup(load, point) or next((entry for entry in entries if point_of(entry) == point), {})
+    ratios: Mapping[str, Mapping[str, Any]] = entry.get("categories", {})
+    return ratios
+
+
 def latency_ratios(load: Mapping[str, Any], point: LoadPoint) -> dict[str, Mapping[str, Any]]:
     """Return by metric how an open loop's latencies changed, speculation / control; without what was not measured."""
     entries: Iterable[Mapping[str, Any]] = load.get("open_loop", ())
@@ -198,7 +207,13 @@ def not_measured(load: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 def _wanted(load: Mapping[str, Any], arm: Arm) -> list[str]:
     """Return the metrics that an arm could have; what the control cannot have is not missed there."""
-    beside = {"speedup", *(_SPECULATIVE if arm == CONTROL else ()), *(() if load.get("objectives") else _PROMISED)}
+    # What is seen in the stream stands in for what the answers do not tell.
+    beside = {
+        "speedup",
+        "tokens_per_response",
+        *(_SPECULATIVE if arm == CONTROL else ()),
+        *(() if load.get("objectives") else _PROMISED),
+    }
     return [key for key in METRICS if key not in beside]
 
 

@@ -124,8 +124,8 @@ def missing_section(load: Mapping[str, Any]) -> Markup:
     """Say what was not measured; absent is not zero."""
     missing = not_measured(load)
     if not missing:
-        where = "in both arms" if CONTROL in arms(load) else "of speculation; the control was left out"
-        return parts.section("Not measured", tag("p", f"Every metric of the load test was measured {where}."))
+        where = "that each arm can have" if CONTROL in arms(load) else "of speculation; the control was left out"
+        return parts.section("Not measured", tag("p", f"The load test measured every metric {where}."))
     rows = [(place, ", ".join(titles)) for place, titles in missing.items()]
     return parts.section("Not measured", parts.facts("Metrics that are absent, which does not mean zero", rows))
 
@@ -214,4 +214,6 @@ def _warnings(bundle: Bundle) -> Iterator[Markup]:
     for arm in load["arms"]:
         if arm["errors"]:
             labels = ", ".join(f"{count} {label}" for label, count in arm["errors"].items())
-            yield parts.note("error", f"{arm['arm']} at {point_of(arm)}: requests failed ({labels}).")
+            said = [f"{label}: {words}" for label, words in arm.get("error_messages", {}).items() if words]
+            words = f"{arm['arm']} at {point_of(arm)}: requests failed ({labels})."
+            yield parts.note("error", words, f"Such as {'; '.join(said)}" if said else "")

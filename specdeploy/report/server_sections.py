@@ -21,8 +21,9 @@ def server_section(load: Mapping[str, Any]) -> Markup:
     if not entries:
         return parts.section("Server", tag("p", "The server's own counters were not read.", class_="soft"))
     words = (
-        "Triton's own counters over the measured blocks, one request's share of each. A decoder waits for the engines "
-        "that it calls, so its compute holds theirs. Gauges are looked at now and then, and may miss what is short."
+        "Triton's own counters over the measured blocks, one request's share of each. All of a request is in the front "
+        "door's. A model that answers later (our decoder, the engines of the cpu profile) is counted only until it has "
+        "taken the request over. Gauges are looked at now and then, and may miss what is short."
     )
     return parts.section("Server", tag("p", words, class_="soft"), _models(entries), _drafts(entries), _gauges(entries))
 

@@ -197,7 +197,7 @@ def search_lines(load: Mapping[str, Any]) -> Iterator[str]:
             words = f"at no load that was tried, down to {plain(broken)} {unit}" if broken else "at no load"
         else:
             words = f"up to {plain(kept)} {unit}, and not at {plain(broken)}" if broken else f"at {plain(kept)} {unit}"
-        near = next((trial["near"] for trial in found["trials"] if trial["load"] in (kept, broken)), False)
+        near = any(trial["near"] for trial in found["trials"] if trial["load"] in (kept, broken))
         yield f"search: {arm} keeps {promise} {words}{' (close: more requests would tell)' if near else ''}"
 
 
@@ -208,7 +208,9 @@ def _remarks(load: Mapping[str, Any]) -> Iterator[str]:
         yield f"answers: {outputs['identical']} of {outputs['compared']} identical, token for token, in both arms"
     for arm in load["arms"]:
         for label, count in arm["errors"].items():
-            yield f"failed: {count} requests of {arm['arm']} at {point_of(arm)} ({label})"
+            words = one_line(arm.get("error_messages", {}).get(label, ""))
+            said = f", such as: {words}" if words else ""
+            yield f"failed: {count} requests of {arm['arm']} at {point_of(arm)} ({label}){said}"
     if load["partial"]:
         yield f"partial: {load['stop_reason']}"
     for finding in load["findings"]:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdeploy.bench.paired import paired_ratio, paired_speedup
+from specdeploy.bench.records import ARMS
 from tests.unit.bench.simulated import failed, record
 
 RATIOS = st.lists(st.floats(0.01, 100), min_size=2, max_size=12)
@@ -122,3 +123,19 @@ def test_concurrencies_are_kept_apart() -> None:
     both = [block(arm, 0, s, concurrency=c) for c, s in ((4, 1.0), (1, 2.0)) for arm in ("control", "speculation")]
 
     assert [summary.point.concurrency for summary in paired_speedup(both)] == [1, 4]
+
+
+def test_each_kind_of_prompt_has_a_speed_up_of_its_own() -> None:
+    """By the time of its own requests: twice as fast here, no faster there, whatever the block as a whole took."""
+    records = [
+        record(arm=arm, pair=pair, index=index, category=category, last_s=took_s, ended_s=took_s)
+        for pair in range(3)
+        for index, category, spent in ((0, "code", (0.8, 0.4)), (1, "prose", (0.6, 0.6)))
+        for arm, took_s in zip(ARMS, spent, strict=True)
+    ]
+    (summary,) = paired_speedup(records)
+
+    found = {name: (ratio.avg, ratio.pairs) for name, ratio in summary.categories.items()}
+    assert found == {"code": (pytest.approx(2.0), 3), "prose": (pytest.approx(1.0), 3)}
+    assert summary.to_dict()["categories"]["code"]["ci_low"] == pytest.approx(2.0)
+    assert paired_speedup([item for item in records if item.category == "code"])[0].categories == {}

@@ -176,3 +176,30 @@ def test_tokens_that_nobody_counted_have_no_throughput() -> None:
     assert arm.metrics["request_throughput"]["avg"] > 0
     assert "output_token_throughput" not in arm.metrics
     assert "output_sequence_length" not in arm.metrics
+
+
+def test_where_acceptance_is_from() -> None:
+    """The answers' own counts come first; then what the stream shows, which is no rate; else nothing is said."""
+    silent = {"num_spec_steps": None, "draft_tokens": None, "accepted_tokens": None, "histogram": ()}
+    one_each = {"chunk_tokens": (1, 1, 1, 1), "output_tokens": 4}
+    sources = [summarize([record(**changes)])[0] for changes in ({}, silent, {**silent, **one_each})]
+
+    assert [summary.acceptance_source for summary in sources] == ["reported", "stream", None]
+    assert sources[1].metrics["tokens_per_response"]["avg"] == pytest.approx(2.0)
+    assert "tokens_per_response" not in sources[0].metrics
+
+
+def test_an_error_has_the_words_of_one_of_its_requests() -> None:
+    """Beside how many there were."""
+    (summary,) = summarize([failed("internal", error_message="no memory"), failed("internal"), record()])
+
+    assert (summary.errors, summary.error_messages) == ({"internal": 2}, {"internal": "no memory"})
+
+
+def test_the_wait_for_the_first_token_is_part_of_the_time_per_token() -> None:
+    """Known answer: 7 tokens in 400 ms. Of 7 positions that were verified in 3 steps and 4 drafts, 5 were kept."""
+    metrics = only(record(draft_tokens=4, accepted_tokens=2, histogram=(1, 2)))
+
+    assert metrics["time_per_output_token"]["avg"] == pytest.approx(400 / 7)
+    assert metrics["spec_decode_accepted_per_verified"]["avg"] == pytest.approx(5 / 7)
+    assert metrics["spec_decode_conditional_acceptance"]["values"] == pytest.approx([2 / 3])

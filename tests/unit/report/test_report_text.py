@@ -65,7 +65,7 @@ def test_a_run_that_failed_invents_nothing() -> None:
 
     assert "speed-up not measured" in text
     assert "acceptance not measured" in text
-    assert "failed: 2 requests of speculation at concurrency 1 (timeout)" in text
+    assert "failed: 2 requests of speculation at concurrency 1 (timeout), such as: timeout" in text
     assert "partial: the deadline of 9 s passed" in text
 
 
