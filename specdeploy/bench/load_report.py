@@ -15,15 +15,17 @@ from specdeploy.bench.paired import PairedSummary, paired_speedup
 from specdeploy.bench.records import CONTROL, SPECULATION, LoadRun
 from specdeploy.bench.server_window import summarize_server, traffic_findings
 from specdeploy.bench.stats import ArmSummary, summarize
+from specdeploy.bench.step_cost import step_cost
 from specdeploy.bench.table import table_of
 from specdeploy.findings import Finding
-from specdeploy.planning.speedup import predict_speedup, tokens_per_step
+from specdeploy.planning.speedup import tokens_per_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from specdeploy.bench.goodput import Objective
     from specdeploy.bench.server_window import GaugeReading
+    from specdeploy.bench.step_cost import StepCost
     from specdeploy.bench.table import RecordTable
 
 SCHEMA_VERSION: Final = "1.0"
@@ -45,9 +47,7 @@ class RunContext:
     Args:
         created: ISO 8601 date and time.
 
-        deployment: What was measured. ``costs``, if it has them, are ``target_forward_ms`` and ``draft_forward_ms``
-            (one pass over one token), ``verify_forward_ms`` (one target pass over drafts + 1 tokens) and
-            ``overhead_ms`` (per step); the last two may be left out.
+        deployment: What was measured.
 
         environment: Where it was measured.
 
@@ -113,6 +113,7 @@ def build_load_report(
     late = (*_lag_findings(_lag_share(records)), *_schedule_findings(summaries, records))
     control_speculates = _control_findings(summaries)
     comparable = () if control_speculates else pairs
+    cost = None if control_speculates else step_cost(records)
     outputs = compare_outputs(records) if plan.temperature == 0 else None
     others = traffic_findings(run.windows, records, context.front_door)
     own = (*_arm_findings(summaries), *control_speculates, *_bypass_findings(records), *late, *others)
@@ -139,7 +140,7 @@ def build_load_report(
         "search": None,
         "server": summarize_server(run.windows, context.gauges),
         "outputs": outputs,
-        "limits": [limit for summary in summaries if (limit := _limit(summary, context.deployment, pairs))],
+        "limits": [limit for summary in summaries if (limit := _limit(summary, cost, pairs))],
         "findings": [finding.as_dict() for finding in (*findings, *own, *_output_findings(outputs))],
         "records_file": context.records_file,
     }
@@ -259,34 +260,21 @@ def _output_findings(outputs: Mapping[str, Any] | None) -> tuple[Finding, ...]:
     )
 
 
-def _limit(summary: ArmSummary, deployment: Mapping[str, Any], pairs: Iterable[PairedSummary]) -> dict[str, Any] | None:
+def _limit(summary: ArmSummary, cost: StepCost | None, pairs: Iterable[PairedSummary]) -> dict[str, Any] | None:
     """Say what bounds the speed-up: tokens per step (the ceiling, were drafting free), and what a step costs."""
     positions = summary.metrics.get("spec_decode_per_position_acceptance")
     if summary.arm != SPECULATION or positions is None:
         return None
     tokens = tokens_per_step(positions["values"])
     drafts = summary.metrics["spec_decode_draft_tokens"]["sum"] / summary.metrics["spec_decode_steps"]["sum"]
-    costs = _relative_costs(deployment.get("costs"))
     measured = next((pair.speedup.avg for pair in pairs if pair.speedup and pair.point == summary.point), None)
     return {
         **summary.point.to_dict(),
         "tokens_per_step": tokens,
         "drafts_per_step": drafts,
         "ceiling": tokens,
-        "costs": costs,
-        "predicted_speedup": predict_speedup(tokens, drafts, **costs) if costs else None,
+        "costs": cost.to_dict() if cost else None,
+        "predicted_speedup": tokens / cost.step_cost if cost else None,
         "measured_speedup": measured,
-        "formula": "tokens_per_step / (drafts_per_step * draft_cost + verify_cost + overhead)",
-    }
-
-
-def _relative_costs(costs: Mapping[str, float] | None) -> dict[str, float] | None:
-    """Turn milliseconds into multiples of one target pass; None unless both models' passes were measured."""
-    if not costs or not costs.get("target_forward_ms") or costs.get("draft_forward_ms") is None:
-        return None
-    target_ms = costs["target_forward_ms"]
-    return {
-        "draft_cost": costs["draft_forward_ms"] / target_ms,
-        "verify_cost": costs.get("verify_forward_ms", target_ms) / target_ms,
-        "overhead": costs.get("overhead_ms", 0.0) / target_ms,
+        "formula": "tokens_per_step / step_cost",
     }

@@ -182,8 +182,8 @@ def _prediction(limit: Mapping[str, Any]) -> Markup | None:
     if not costs:
         return None
     words = (
-        f"Predicted from measured costs: a draft pass takes {costs['draft_cost']:.2f} of a target pass, verification "
-        f"{costs['verify_cost']:.2f}, the loop itself {costs['overhead']:.2f}."
+        f"Predicted is ceiling / {costs['step_cost']:.2f}: so many steps of the control did a step with drafts take at "
+        f"concurrency {costs['measured_at']}. Where less was measured, a batch has less room for drafts."
     )
     return tag("p", words, class_="soft")
 
