@@ -61,6 +61,8 @@ class Progress:
         in_flight: Requests that have not ended.
 
         record: The request that just ended.
+
+        left_s: Seconds until the last block ends, where the plan says when: blocks by time, and open loops.
     """
 
     block: int
@@ -70,6 +72,7 @@ class Progress:
     errors: int
     in_flight: int
     record: RequestRecord
+    left_s: float | None = None
 
 
 def run_load(  # noqa: PLR0913 - the plan, both ends of it, and what may be left out
@@ -239,6 +242,7 @@ class _Run:
             errors=self._errors,
             in_flight=self.lines[record.arm].wire.in_flight,
             record=record,
+            left_s=self._left_s(),
         )
         try:
             self._on_progress(progress)
@@ -321,6 +325,13 @@ class _Run:
             self.halt(INTERRUPTED_BY_USER)
             await sender.finished.wait()
         self._sender = None
+
+    def _left_s(self) -> float | None:
+        lengths_s = self.plan.lengths_s[self._number - 1 :]
+        if None in lengths_s or not self.block_starts_s:
+            return None
+        ends_s = self.block_starts_s[-1] + sum(length_s or 0.0 for length_s in lengths_s)
+        return max(ends_s - self.clock.monotonic(), 0.0)
 
     def _notice_deadline(self) -> None:
         if self.clock.monotonic() >= self._ends_s:

@@ -15,6 +15,7 @@ just been overwritten. `kv_reuse_findings` says whether a plan has that flaw.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
@@ -234,6 +235,14 @@ class LoadPlan:
         """Requests that the shard sends in all blocks, the warm-up included; None when the time decides."""
         counts = [self.shard.count(block) for block in self.blocks]
         return None if None in counts else sum(count or 0 for count in counts)
+
+    @functools.cached_property
+    def lengths_s(self) -> tuple[float | None, ...]:
+        """About how long each block lasts; None where the number of its requests decides, but 0 for a warm-up."""
+        return tuple(
+            block.offsets_s[-1] if block.is_open else 0.0 if block.pair == WARMUP_PAIR else block.duration_s
+            for block in self.blocks
+        )
 
     @property
     def connections(self) -> int:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
-from statistics import median
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from specdeploy.bench.records import SPECULATION
+from specdeploy.bench.pace import RecentRequests
 from specdeploy.cli._streams import tell
 from specdeploy.engine.events import CacheHit, Published, StepKept, StepOutput, StepStarted, Waiting
 from specdeploy.report.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from specdeploy.bench.driver import Progress as LoadProgress
-    from specdeploy.bench.records import Arm, RequestRecord
+    from specdeploy.bench.records import Arm
     from specdeploy.bench.search import Trial
     from specdeploy.cli._render import Progress
     from specdeploy.engine.events import BuildEvent
@@ -30,8 +26,6 @@ _COLOURS: Final = {"pass": "green", "fail": "red", "undecided": "magenta", "skip
 _STATUS_WIDTH: Final = max(map(len, _COLOURS))
 # On a terminal one line is rewritten; in a log (CI) a line now and then says that something still happens.
 _LOG_EVERY_S: Final = 5.0
-# Requests of a load test that its line speaks of.
-_RECENT: Final = 50
 
 
 class _Ticker:
@@ -84,75 +78,78 @@ class LoadLines:
 
     def __init__(self) -> None:
         self._ticker = _Ticker()
-        self._started_s = time.monotonic()
-        self._recent: deque[RequestRecord] = deque(maxlen=_RECENT)
+        self._share = _Share()
+        self._recent = RecentRequests()
 
     def __call__(self, progress: LoadProgress) -> None:
         """Show the state after one request."""
-        if self._recent and self._recent[-1].arm != progress.record.arm:
-            self._recent.clear()
-        self._recent.append(progress.record)
-        arm = "speculation" if progress.record.arm == SPECULATION else "control"
+        self._recent.add(progress.record)
         parts = (
-            self._share(progress),
-            f"block {progress.block}/{progress.blocks} ({arm})",
+            self._share.words(progress.done, progress.total, progress.left_s),
+            f"block {progress.block}/{progress.blocks} ({progress.record.arm} at {progress.record.point})",
             f"{progress.in_flight} in flight",
-            *self._pace(),
+            str(self._recent.pace),
             f"{progress.errors} errors",
         )
-        self._ticker.show(", ".join(parts))
+        self._ticker.show(", ".join(filter(None, parts)))
 
     def trial(self, arm: Arm, trial: Trial) -> None:
         """Show what came of a load that a search has tried."""
         self._ticker.close()
         kept = "kept" if trial.kept else "too much"
         tell(f"    {arm} at {trial.load:.4g}: {trial.good} of {trial.requests} requests good: {kept}")
-        self._started_s = time.monotonic()
+        self._share = _Share()
 
     def close(self) -> None:
         """End the changing line."""
         self._ticker.close()
-
-    def _share(self, progress: LoadProgress) -> str:
-        """Say how far it is, and how long the rest takes when requests go on as they did."""
-        if progress.total is None:
-            return f"{progress.done} requests"
-        left_s = (time.monotonic() - self._started_s) / progress.done * (progress.total - progress.done)
-        return f"{progress.done}/{progress.total} requests ({left_s:.0f} s left)"
-
-    def _pace(self) -> Iterator[str]:
-        """Say what the last requests of this arm came to: tokens a second, time to first token, acceptance."""
-        good = [record for record in self._recent if record.ok and record.first_s is not None]
-        if not good:
-            return
-        took_s = max(record.ended_s for record in good) - min(record.sent_s for record in good)
-        # A server that counts no tokens was not measured to make none.
-        counted = [record.output_tokens for record in good if record.output_tokens is not None]
-        if took_s > 0 and counted:
-            yield f"{sum(counted) / took_s:.0f} tokens/s"
-        yield f"TTFT {median((record.first_s or 0.0) - record.sent_s for record in good) * 1000:.0f} ms"
-        drafted = sum(record.draft_tokens or 0 for record in good)
-        if drafted:
-            yield f"{sum(record.accepted_tokens or 0 for record in good) / drafted:.0%} accepted"
 
 
 class TogetherLines:
-    """Shows how far the generators of a load test are, all together."""
+    """Shows how far the generators of a load test are, all together.
 
-    def __init__(self) -> None:
+    Args:
+        total: Requests of the plan; None when the time decides.
+    """
+
+    def __init__(self, total: int | None) -> None:
         self._ticker = _Ticker()
+        self._share = _Share()
+        self._total = total
 
-    def __call__(self, together: Together) -> None:
+    def __call__(self, state: Together) -> None:
         """Show the state."""
-        whole = "" if together.total is None else f"/{together.total}"
-        self._ticker.show(
-            f"{together.done}{whole} requests, block {together.block}/{together.blocks}, "
-            f"{together.in_flight} in flight, {together.errors} errors, {together.generators} processes"
+        parts = (
+            self._share.words(state.done, self._total, state.left_s),
+            f"block {state.block}/{state.blocks}",
+            f"{state.in_flight} in flight",
+            str(state.pace),
+            f"{state.errors} errors",
+            f"{state.generators} processes",
         )
+        self._ticker.show(", ".join(filter(None, parts)))
 
     def close(self) -> None:
         """End the changing line."""
         self._ticker.close()
+
+
+class _Share:
+    """Says how far a run is, and how long the rest takes."""
+
+    def __init__(self) -> None:
+        self._started_s: float | None = None
+
+    def words(self, done: int, total: int | None, left_s: float | None) -> str:
+        """Return so many of all requests and the time that is left, by the plan or when requests go on as they did."""
+        now_s = time.monotonic()
+        # Counted from the first answer: before it a run may have waited long for its start.
+        if self._started_s is None or not done:
+            self._started_s, self._before = now_s, done
+        if left_s is None and total is not None and done > self._before:
+            left_s = (now_s - self._started_s) / (done - self._before) * (total - done)
+        whole = "" if total is None else f"/{total}"
+        return f"{done}{whole} requests{'' if left_s is None else f' ({left_s:.0f} s left)'}"
 
 
 def check_line(result: CheckResult) -> None:

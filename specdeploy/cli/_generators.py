@@ -40,11 +40,14 @@ def measure(loaded: LoadedConfig, processes: int, server: Iterable[str]) -> dict
     from specdeploy.cli import _events
     from specdeploy.pipeline import loading
     from specdeploy.pipeline.generators import run_generators
+    from specdeploy.pipeline.measurement import plan_of
     from specdeploy.pipeline.shards import merge_results
     from specdeploy.pipeline.workspace import workspace
 
     loading.preflight(loaded)
-    lines = _events.TogetherLines()
+    openai = click.get_current_context().params
+    changes = {"compare": openai["control"] is not None, "own_control": False} if openai["url"] else {}
+    lines = _events.TogetherLines(plan_of(loaded, **changes).total_requests)
     with tempfile.TemporaryDirectory(prefix="specdeploy-load-") as folder:
         same = [*_again(click.get_current_context()), *server, f"--set=report.path={folder}", "--in-step"]
         commands = [
@@ -88,6 +91,9 @@ def _again(ctx: click.Context) -> list[str]:
         given = ctx.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE
         if given and option.name not in _OWN:
             value = ctx.params[option.name or ""]
+            if isinstance(value, bool):
+                words.append(max(option.opts if value else option.secondary_opts, key=len))
+                continue
             values = value if isinstance(value, tuple) else (value,)
             words += [f"{max(option.opts, key=len)}={one}" for one in values]
     return words

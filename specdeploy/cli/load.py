@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,6 +63,23 @@ class _OpenAI(NamedTuple):
             if url is not None
         ]
         return load_openai(loaded, *found, on_progress=on_progress, generator=generator, on_trial=on_trial)
+
+
+def _comparing(loaded: LoadedConfig, foreign: _OpenAI, compare: bool | None) -> LoadedConfig:
+    """Return the configuration with what the command line says of the arms.
+
+    Raises:
+        ConfigError: Of other servers, the control decides.
+    """
+    if compare is None:
+        return loaded
+    if foreign.url is not None and compare != (foreign.control is not None):
+        raise ConfigError(
+            "--compare needs a control" if compare else "--no-compare leaves out the server of --control",
+            hint="Name one with --control URL." if compare else "Leave out one of the two options.",
+        )
+    load = dataclasses.replace(loaded.config.load, compare=compare)
+    return dataclasses.replace(loaded, config=dataclasses.replace(loaded.config, load=load))
 
 
 class _Split(NamedTuple):
@@ -140,6 +158,7 @@ def _measure_by(processes: int, loaded: LoadedConfig, server: ServerChoice, fore
 @click.option("--control", metavar="URL", help="With --openai: the same target without speculation, to compare with.")
 @click.option("--api-model", metavar="NAME", help="The model to ask for, where a server has several.")
 @click.option("--api-key-env", metavar="VAR", help="The environment variable that holds the key.")
+@click.option("--compare/--no-compare", default=None, help="Measure both arms in pairs, or one alone: as load.compare.")
 @export_option
 @click.option("--search", is_flag=True, help="Search for the highest load that keeps load.slo, from the first one on.")
 @click.option("--shard", metavar="I/N", help="Send only the I-th of N parts, from 1 on: several machines share a load.")
@@ -160,6 +179,7 @@ def command(
     loaded: LoadedConfig,
     server: ServerChoice,
     as_json: bool,
+    compare: bool | None,
     formats: tuple[str, ...],
     search: bool,
     shard: str | None,
@@ -186,6 +206,7 @@ def command(
 
     foreign = _OpenAI(openai["url"], openai["control"], openai["api_model"], openai["api_key_env"])
     foreign.require_sense(server)
+    loaded = _comparing(loaded, foreign, compare)
     generator = _Split(shard, start_at, block_every, processes, in_step).generator(formats)
     if search and (generator != ALONE or processes > 1):
         raise ConfigError(

@@ -13,6 +13,7 @@ import tempfile
 import time
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
+from specdeploy.bench.pace import Pace, together
 from specdeploy.errors import EnvironmentFault
 from specdeploy.system.signals import Endings
 
@@ -40,20 +41,23 @@ class Together:
 
         done: Requests done.
 
-        total: Requests of the plan; None when the time decides.
-
         errors: How many of them failed.
 
         in_flight: Requests that have not ended.
+
+        left_s: Seconds that are left by the plan; None where it does not say.
+
+        pace: How the last requests went.
     """
 
     generators: int
     block: int
     blocks: int
     done: int
-    total: int | None
     errors: int
     in_flight: int
+    left_s: float | None
+    pace: Pace
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -245,13 +249,14 @@ class _Leader:
 
     def _together(self) -> Together:
         told = [generator.told for generator in self._generators if generator.told]
-        totals = [line["total"] for line in told]
+        left_s = [line["left_s"] for line in told if line["left_s"] is not None]
         return Together(
             generators=len(self._generators),
             block=max(line["block"] for line in told),
             blocks=max(line["blocks"] for line in told),
             done=sum(line["done"] for line in told),
-            total=None if None in totals else sum(totals),
             errors=sum(line["errors"] for line in told),
             in_flight=sum(line["in_flight"] for line in told),
+            left_s=max(left_s, default=None),
+            pace=together(Pace(**line["pace"]) for line in told),
         )

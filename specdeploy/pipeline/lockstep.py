@@ -16,6 +16,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from specdeploy.bench.pace import RecentRequests
+
 if TYPE_CHECKING:
     from specdeploy.bench.driver import Progress
 
@@ -35,6 +37,7 @@ class Follower:
         self._told: asyncio.Future[float] | None = None
         self.over = False
         self._said_s = 0.0
+        self._recent = RecentRequests()
 
     async def begin(self, number: int) -> float:
         """Return when a block begins (`run_load`'s ``begin``)."""
@@ -49,6 +52,7 @@ class Follower:
 
     def progress(self, progress: Progress) -> None:
         """Tell how far the run is, not too often."""
+        self._recent.add(progress.record)
         now_s = time.monotonic()
         if now_s - self._said_s >= _EVERY_S or progress.done == progress.total:
             self._said_s = now_s
@@ -60,6 +64,8 @@ class Follower:
                     "total": progress.total,
                     "errors": progress.errors,
                     "in_flight": progress.in_flight,
+                    "left_s": progress.left_s,
+                    "pace": self._recent.pace.to_dict(),
                 }
             )
 

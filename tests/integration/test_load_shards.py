@@ -219,7 +219,7 @@ class TestProcesses:
         }
         assert document["client"]["processes"] == 2
         assert [shard["requests"] for shard in document["shards"]["shards"]] in ([24, 24], [28, 20])
-        assert document["shards"]["largest_skew_s"] < 0.1
+        assert document["shards"]["largest_skew_s"] < 0.5
         assert "load.shards-apart" not in {finding["code"] for finding in document["findings"]}
         assert {path.name for path in (tmp_path / "reports").iterdir()} == {
             "load.json",
