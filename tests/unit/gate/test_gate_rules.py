@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from specdeploy.bench.metrics import METRICS
 from specdeploy.config.schema import GateConfig
 from specdeploy.errors import ConfigError
-from specdeploy.gate.rules import Rule, convert, parse_rule, parse_rules
+from specdeploy.gate.rules import Rule, parse_rule, parse_rules
+from specdeploy.gate.units import convert
 
 
 @pytest.mark.parametrize(
