@@ -9,6 +9,7 @@ from specdeploy.errors import CannotDecide, ConfigError
 from specdeploy.gate.rules import parse_rules
 from specdeploy.gate.verdict import evaluate
 from specdeploy.pipeline import loading
+from specdeploy.pipeline.gating import evidence_for
 from specdeploy.pipeline.loading import load
 from specdeploy.pipeline.record_files import reading_records
 from specdeploy.pipeline.smoking import smoke
@@ -37,22 +38,22 @@ def preflight(loaded: LoadedConfig) -> None:
         ConfigError: The load plan, the prompts or a gate rule cannot be used.
     """
     loading.preflight(loaded)
-    rules = parse_rules(loaded.config.gate.rules)
-    if not rules:
-        raise ConfigError("the gate has no rules", hint="list at least one under gate.rules")
+    parse_rules(loaded.config.gate.rules)
 
 
 def gate(loaded: LoadedConfig, rules: Iterable[str] = ()) -> dict[str, Any]:
     """Judge the last load test by the given rules, or by those of the configuration; return and keep ``gate.json``.
 
     Raises:
-        ConfigError: a rule or the load document is malformed.
+        ConfigError: a rule, the load document, or what else the rules ask for is malformed.
 
         CannotDecide: nothing was measured yet.
     """
     place = workspace(loaded)
     parsed = parse_rules(tuple(rules) or loaded.config.gate.rules)
-    verdict = evaluate(parsed, _required(place.load_json, "specdeploy load"))
+    load_document = _required(place.load_json, "specdeploy load")
+    with evidence_for(loaded, parsed, load_document) as evidence:
+        verdict = evaluate(parsed, load_document, evidence)
     document = verdict.to_dict(created=SystemClock().now_iso())
     write_json_atomic(place.gate_json, document)
     return document
