@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 #: Unit -> what it measures, and how many of the dimension's base unit it is.
-_UNITS: Final[dict[str, tuple[str, float]]] = {
+UNITS: Final[dict[str, tuple[str, float]]] = {
     "us": ("time", 1e-6),
     "ms": ("time", 1e-3),
     "s": ("time", 1.0),
@@ -41,9 +41,9 @@ def convert(value: float, unit: str, to_unit: str, *, where: str) -> float:
     """
     if unit == to_unit:
         return value
-    if unit not in _UNITS:
+    if unit not in UNITS:
         raise ConfigError(f"{where}: unknown unit {unit!r}", hint=nearest(unit, _units_like(to_unit)))
-    (dimension, factor), (to_dimension, to_factor) = _UNITS[unit], _UNITS[to_unit]
+    (dimension, factor), (to_dimension, to_factor) = UNITS[unit], UNITS[to_unit]
     if dimension != to_dimension:
         fitting = ", ".join(_units_like(to_unit))
         raise ConfigError(f"{where}: {unit!r} is not a unit of what is measured in {to_unit}", hint=f"Use {fitting}.")
@@ -51,7 +51,7 @@ def convert(value: float, unit: str, to_unit: str, *, where: str) -> float:
 
 
 def _units_like(unit: str) -> tuple[str, ...]:
-    return tuple(name for name, (dimension, _) in _UNITS.items() if dimension == _UNITS[unit][0])
+    return tuple(name for name, (dimension, _) in UNITS.items() if dimension == UNITS[unit][0])
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

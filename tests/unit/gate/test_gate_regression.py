@@ -132,5 +132,5 @@ def test_a_stored_baseline_rarely_raises_a_false_alarm(noise: str) -> None:
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_the_interval_of_pairs_covers_what_it_says(noise: str) -> None:
-    """Within 2 points of 95 %."""
-    assert paired_coverage(noise, repeats=3000) == pytest.approx(0.95, abs=0.02)
+    """Within 2 points of 95 %, or a little more on the safe side."""
+    assert 0.93 <= paired_coverage(noise, repeats=3000) <= 0.975
