@@ -197,8 +197,9 @@ def _kept(categories: Sequence[str]) -> Iterator[tuple[str, str, str, str | None
                 if stat in metric.stats:
                     yield (key if stat == "avg" else f"{key}.{stat}"), key, stat, None
     for category in categories:
-        # A name that no rule can say is not kept.
-        for key in KEPT_OF_CATEGORY if category == category.strip() and not set(category) & set("[]") else ():
+        # A name that no rule can say, or that cannot be shown, is not kept.
+        sayable = category == category.strip() and category.isprintable() and not set(category) & set("[]")
+        for key in KEPT_OF_CATEGORY if category and sayable else ():
             yield f"{key}[{category}]", key, "avg", category
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.load_report import RECORDS_FILE
 from specdeploy.errors import CannotDecide, ConfigError
@@ -25,7 +25,17 @@ if TYPE_CHECKING:
     from specdeploy.gate.baseline import Baseline
     from specdeploy.gate.rules import Rule
 
-_UPDATE = "`specdeploy gate baseline update`"
+_UPDATE: Final = "`specdeploy gate baseline update`"
+
+
+def preflight(loaded: LoadedConfig, rules: Sequence[Rule]) -> None:
+    """Read what rules need that is there before anything was measured: the baseline.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    if _relative(rules):
+        read_baseline(loaded)
 
 
 @contextlib.contextmanager
@@ -44,16 +54,19 @@ def evidence_for(loaded: LoadedConfig, rules: Sequence[Rule], load: Mapping[str,
     """
     place, wanted = workspace(loaded), loaded.config.gate
     lossless = any(rule.metric == LOSSLESS.key for rule in rules)
-    relative = any(rule.reference == "baseline" for rule in rules)
     with contextlib.ExitStack() as stack:
         records = _records(loaded, load) if needs_requests(rules) else None
         yield Evidence(
             smoke=read_document(place.smoke_json) if lossless else None,
-            baseline=read_baseline(loaded) if relative else None,
+            baseline=read_baseline(loaded) if _relative(rules) else None,
             requests=None if records is None else stack.enter_context(reading_records(records)),
             baseline_runs=wanted.baseline_runs,
             confidence=wanted.confidence,
         )
+
+
+def _relative(rules: Sequence[Rule]) -> bool:
+    return any(rule.reference == "baseline" for rule in rules)
 
 
 def _records(loaded: LoadedConfig, load: Mapping[str, Any]) -> Path | None:
@@ -111,7 +124,8 @@ def update_baseline(loaded: LoadedConfig, *, label: str = "", reset: bool = Fals
         raise CannotDecide(f"there is no {path}: nothing has been measured", hint="run `specdeploy load` first")
     baseline = with_run(None if reset else read_baseline(loaded), LoadDocument(load), label=label)
     with explained(baseline_path(loaded)):
-        write_atomic(baseline_path(loaded), render_baseline(baseline))
+        # Half of a surrogate pair, which some server may say, is no UTF-8; written out it is JSON all the same.
+        write_atomic(baseline_path(loaded), render_baseline(baseline).encode("utf-8", "backslashreplace"))
     return baseline
 
 

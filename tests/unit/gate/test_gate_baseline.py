@@ -90,6 +90,19 @@ def test_a_metric_that_a_run_lacks_is_absent_and_not_zero() -> None:
     assert "time_to_first_token@1#speculation" not in history(more).splitlines()[0]
 
 
+def test_a_category_that_no_rule_can_name_is_not_kept() -> None:
+    """What is written can be read."""
+    load = run(9)
+    categories = load["arms"][1]["categories"]
+    for name in ("a[b]", " padded ", "", "two\nlines", "\ud800", "c, d@e#f: 5%"):
+        categories[name] = categories["python"]
+    kept = with_run(None, LoadDocument(load))
+
+    assert parse_baseline(render_baseline(kept), source="file") == kept
+    assert [key for key in kept.series if "#f" in key]
+    assert not any(part in key for key in kept.series for part in ("a[b]", "padded", "two", "\ud800"))
+
+
 @pytest.mark.parametrize(
     ("load", "error", "said"),
     [

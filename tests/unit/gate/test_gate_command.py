@@ -12,6 +12,9 @@ from specdeploy.bench.load_report import build_load_report
 from specdeploy.bench.records import records_to_jsonl
 from specdeploy.bench.schedule import LoadSettings
 from specdeploy.cli import run as run_command
+from specdeploy.config.load import load_config
+from specdeploy.errors import ConfigError
+from specdeploy.pipeline.measure import preflight
 from tests.unit.bench.simulated import CONTEXT, Simulator
 from tests.unit.gate.test_gate_lossless import check, smoke
 from tests.unit.gate.test_gate_relative import run
@@ -153,6 +156,25 @@ def test_a_damaged_baseline_stops_the_gate(content: str, capsys: pytest.CaptureF
     assert "gate-baseline.json" in capsys.readouterr().err
     assert run_command(["gate", "--rule", "error_rate <= 0"]) == 0
     assert run_command(["gate", "baseline", "update"]) == 2
+
+
+def test_a_baseline_keeps_what_a_server_calls_itself() -> None:
+    """Also when it is no text that UTF-8 has."""
+    load = run(0, load=LOAD)
+    load["deployment"]["model"] = "\ud800"
+    Path("reports/load.json").write_text(json.dumps(load))
+
+    assert run_command(["gate", "baseline", "update"]) == 0
+    assert run_command(["gate", "baseline", "show"]) == 0
+    assert run_command(["gate", "--rule", "request_latency: 5%"]) == 3
+
+
+def test_a_damaged_baseline_is_found_before_anything_is_measured() -> None:
+    """`up` reads it first."""
+    Path("gate-baseline.json").write_text("{")
+
+    with pytest.raises(ConfigError, match="gate-baseline"):
+        preflight(load_config(Path("specdeploy.yaml"), {}, {}))
 
 
 def test_a_baseline_that_is_a_folder_is_an_error() -> None:
