@@ -16,6 +16,7 @@ import yaml
 
 from specdeploy.config import values
 from specdeploy.config.leaves import Leaf, Section, join, last
+from specdeploy.errors import ConfigError
 from specdeploy.findings import Finding
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class _Reader:
         items: list[Scalar] = []
         for number, item in enumerate(node.value):
             try:
-                items.append(_scalar(leaf, item))
+                items.append(_item(leaf, item))
             except values.BadValue as error:
                 self.report(item.start_mark, "config.value", f"`{leaf.path}[{number}]`: {error.message}", error.hint)
         return tuple(items) if len(items) == len(node.value) else None
@@ -182,6 +183,19 @@ def unknown_key_hint(schema: Section, section: Section, key: str) -> str:
     if elsewhere:
         return f"did you mean {' or '.join(elsewhere)}?"
     return f"The keys here are {', '.join(names)}."
+
+
+def _item(leaf: Leaf, node: yaml.Node) -> Scalar:
+    """Return an item of a list; a text with a colon is a mapping to YAML, and some lists know what it means."""
+    if leaf.spell is None or not isinstance(node, yaml.MappingNode):
+        return _scalar(leaf, node)
+    for part in (part for pair in node.value for part in pair):
+        if not isinstance(part, yaml.ScalarNode) or _is_null(part):
+            raise values.BadValue(f"expected text, got {_describe(part)}", "Put the whole item in quotes.")
+    try:
+        return values.parse(leaf, leaf.spell([(key.value, value.value) for key, value in node.value]))
+    except ConfigError as error:
+        raise values.BadValue(error.message, error.hint) from error
 
 
 def _scalar(leaf: Leaf, node: yaml.Node) -> Scalar:

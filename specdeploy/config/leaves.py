@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from specdeploy.config.schema import DeployConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Scalar: TypeAlias = str | int | float | bool
 Value: TypeAlias = "Scalar | tuple[Scalar, ...]"
@@ -35,6 +35,7 @@ class Leaf:
         minimum: Least accepted number, None without a bound.
         maximum: Greatest accepted number, None without a bound.
         describe: What the key is for, one sentence.
+        spell: Makes the text of an item of a mapping; None where a mapping is none.
     """
 
     path: str
@@ -45,6 +46,7 @@ class Leaf:
     minimum: float | None
     maximum: float | None
     describe: str
+    spell: Callable[[Sequence[tuple[str, str]]], str] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,6 +140,7 @@ def _member(field: dataclasses.Field[Any], hint: Any, parent: str) -> Section | 
         minimum=field.metadata["minimum"],
         maximum=field.metadata["maximum"],
         describe=describe,
+        spell=field.metadata["spell"],
     )
 
 

@@ -7,7 +7,12 @@ Every default of the configuration lives here and nowhere else. ``describe`` in 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from specdeploy.gate.spelling import spell_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 Precision: TypeAlias = Literal[
     "auto",
@@ -44,12 +49,13 @@ def option(  # a field's type is what its annotation says, as with `dataclasses.
     describe: str,
     minimum: float | None = None,
     maximum: float | None = None,
+    spell: Callable[[Sequence[tuple[str, str]]], str] | None = None,
 ) -> Any:  # noqa: ANN401
     """Declare one key: its default (none means required), its comment, and the least and greatest value it accepts.
 
-    For a list the bounds are those of each item.
+    For a list the bounds are those of each item. ``spell`` makes the text of an item that YAML made a mapping of.
     """
-    metadata = {"describe": describe, "minimum": minimum, "maximum": maximum}
+    metadata = {"describe": describe, "minimum": minimum, "maximum": maximum, "spell": spell}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -412,7 +418,17 @@ class GateConfig:
             "spec_decode_acceptance_length >= 2",
             "speedup@1 >= 1.0",
         ),
-        describe="`metric[.statistic][@load] comparison number[unit]`, one rule a line.",
+        describe="`metric[.statistic][@load] comparison number[unit]`, or `metric: 5%`, one rule a line.",
+        spell=spell_rule,
+    )
+    baseline: str = option(
+        "gate-baseline.json", describe="File of earlier runs, made by `specdeploy gate baseline update`."
+    )
+    baseline_runs: int = option(
+        5, describe="From how many different days a baseline needs runs before anything is compared with it.", minimum=3
+    )
+    confidence: float = option(
+        0.95, describe="Of claims about percentiles, and of regressions.", minimum=0.5, maximum=0.9999
     )
 
 

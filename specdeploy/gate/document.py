@@ -11,9 +11,9 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from specdeploy.bench.metrics import METRICS
-from specdeploy.bench.records import LoadPoint
+from specdeploy.bench.records import ARMS, LoadPoint
 from specdeploy.errors import ConfigError
-from specdeploy.gate.rules import convert
+from specdeploy.gate.units import convert
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +24,14 @@ T = TypeVar("T")
 
 _MAJOR: Final = "1"
 _HINT: Final = "Measure again with `specdeploy load` of this version."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """How many greedy answers of both arms were compared, and how many of them were identical."""
+
+    compared: int
+    identical: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,6 +63,9 @@ class LoadDocument:
         self.partial = _typed(data, "partial", bool)
         self.degraded = _typed(data, "degraded", bool)
         self.stop_reason = str(data.get("stop_reason", ""))
+        self.created = str(data.get("created", ""))
+        #: The document itself, for those who look at what was measured rather than at numbers.
+        self.data = data
 
     @property
     def points(self) -> tuple[LoadPoint, ...]:
@@ -64,16 +75,114 @@ class LoadDocument:
         points = {point.key: point for point in (*self._planned, *measured)}
         return tuple(sorted(points.values(), key=lambda point: point.order))
 
-    def metric(self, key: str, stat: str, *, arm: Arm, point: LoadPoint) -> float | None:
+    @property
+    def entries(self) -> tuple[tuple[Arm, LoadPoint], ...]:
+        """Who was measured under which load."""
+        return tuple((arm, point) for arm in ARMS for point in self.points if self._entry(arm, point) is not None)
+
+    def categories(self, *, arm: Arm, point: LoadPoint) -> tuple[str, ...]:
+        """Return the categories of prompts that an arm tells apart under a load."""
+        entry = self._entry(arm, point)
+        return () if entry is None else tuple(_mapping(entry.get("categories") or {}, "categories"))
+
+    def metric(self, key: str, stat: str, *, arm: Arm, point: LoadPoint, category: str | None = None) -> float | None:
         """Return a number in the metric's own unit; None when it was not measured.
 
         Raises:
             ConfigError: What stands there is not a number that the metric can have.
         """
+        metrics = self._metrics(arm, point, category)
+        return _stat(metrics, key, stat, where=f"{key} of {arm} at {point}")
+
+    def percentile_bounds(
+        self, key: str, stat: str, *, arm: Arm, point: LoadPoint, category: str | None = None
+    ) -> tuple[float | None, float | None]:
+        """Return the bounds of a percentile's interval in the metric's own unit; None for one that there is not.
+
+        Raises:
+            ConfigError: What stands there is no interval.
+        """
+        where = f"percentile_cis of {key} of {arm} at {point}"
+        data = _mapping(self._metrics(arm, point, category).get(key) or {}, where)
+        bounds = _mapping(data.get("percentile_cis") or {}, where).get(stat)
+        if bounds is None:
+            return None, None
+        if not isinstance(bounds, list) or len(bounds) != 2:
+            raise ConfigError(f"load report: {where} is {bounds!r}, not two bounds", hint=_HINT)
+        unit = _typed(data, "unit", str)
+        low, high = (
+            None if bound is None else convert(_number(bound, where), unit, METRICS[key].unit, where=where)
+            for bound in bounds
+        )
+        if low is not None and high is not None and low > high:
+            raise ConfigError(f"load report: {where} lies between {low} and {high}", hint=_HINT)
+        return low, high
+
+    def paired_ratios(self, metric: str, point: LoadPoint) -> tuple[float, ...]:
+        """Return speculation over control of each pair that counts; empty where they were not compared by this metric.
+
+        Args:
+            metric: ``output_token_throughput``, ``request_latency`` or ``time_to_first_token``, by block.
+
+            point: The load.
+
+        Raises:
+            ConfigError: What stands there are no ratios.
+        """
+        where = f"the ratios of {metric} at {point}"
+        compared = self._compared(point)
+        if compared is None:
+            return ()
+        nested = compared if metric == "output_token_throughput" else compared.get(f"{metric}_ratio")
+        if nested is None or _mapping(nested, where).get("ratios") is None:
+            return ()
+        ratios = tuple(_number(ratio, where) for ratio in _typed(nested, "ratios", list))
+        if not all(ratios):
+            raise ConfigError(f"load report: {where} hold 0", hint=_HINT)
+        return ratios
+
+    @property
+    def outputs(self) -> Outputs | None:
+        """What the comparison of greedy answers came to; None when there was none.
+
+        Raises:
+            ConfigError: What stands there are no counts.
+        """
+        if self.data.get("outputs") is None:
+            return None
+        found = _mapping(self.data["outputs"], "outputs")
+        outputs = Outputs(compared=_typed(found, "compared", int), identical=_typed(found, "identical", int))
+        if not 0 <= outputs.identical <= outputs.compared:
+            counts = f"{outputs.identical} of {outputs.compared}"
+            raise ConfigError(f"load report: {counts} answers are identical", hint=_HINT)
+        return outputs
+
+    def _metrics(self, arm: Arm, point: LoadPoint, category: str | None) -> Mapping[str, Any]:
+        """Return the metrics of an arm under a load, or of a category of its prompts; empty where it has none."""
+        entry = self._entry(arm, point)
+        if entry is None:
+            return {}
+        if category is None:
+            return _typed(entry, "metrics", dict)
+        categories = _mapping(entry.get("categories") or {}, "categories")
+        return _mapping(categories.get(category) or {}, f"category {category}")
+
+    def _entry(self, arm: Arm, point: LoadPoint) -> dict[str, Any] | None:
         for entry in self._arms:
             data = _mapping(entry, "arms")
             if (data.get("arm"), _measured(data).key) == (arm, point.key):
-                return _stat(_typed(data, "metrics", dict), key, stat, where=f"{key} of {arm} at {point.key}")
+                return data
+        return None
+
+    def _compared(self, point: LoadPoint) -> dict[str, Any] | None:
+        """Return what the comparison of the arms under a load came to."""
+        if point.rate is None:
+            found = self._speedup.get(point.key)
+            return None if found is None else _mapping(found, "speedup")
+        for entry in self.data.get("open_loop") or ():
+            data = _mapping(entry, "open_loop")
+            if _measured(data).key == point.key:
+                return data
         return None
 
     def speedup(self, point: LoadPoint) -> Interval | None:

@@ -1,64 +1,88 @@
 """Rules of the gate: the compact strings of the configuration, read into values.
 
-``metric[.stat][@load][#arm] comparison number[unit]``, for example ``time_to_first_token.p99 <= 200ms``,
-``error_rate <= 1%``, ``speedup@1 >= 1.5``, ``request_latency.p99@5/s <= 2s`` or ``output_token_throughput#control >= 20
-tokens/s``. A load is a concurrency (``4``) or, in an open loop, a rate (``5/s``). Knows metrics and units; knows no
-measurements.
+A rule names a metric, and what is asked of it::
+
+    [advisory:] metric[[category]][.stat][@load][#arm] comparison number[unit]
+    [advisory:] metric[[category]][.stat][@load][#arm]: number% [of baseline|of control] [floor number[unit]]
+
+for example ``time_to_first_token.p99 <= 200ms``, ``error_rate <= 1%``, ``speedup@1 >= 1.5``,
+``spec_decode_acceptance_length[code] >= 2.5`` or ``output_token_throughput#control >= 20 tokens/s``; and, of how much
+worse something may be than before, ``request_throughput: 5%``. A load is a concurrency (``4``) or, in an open loop, a
+rate (``5/s``). Knows metrics and units; knows no measurements.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
+import operator
 import re
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from specdeploy.bench.metrics import DISTRIBUTION_STATS, METRICS, Metric
 from specdeploy.bench.records import ARMS, SPECULATION, LoadPoint
 from specdeploy.errors import ConfigError
+from specdeploy.gate.spelling import ADVISORY
+from specdeploy.gate.units import convert, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from specdeploy.bench.records import Arm
 
 Comparison: TypeAlias = Literal["<=", ">=", "<", ">"]
+Reference: TypeAlias = Literal["baseline", "control"]
 
-_SHAPE: Final = "metric[.statistic][@load][#arm] comparison number[unit]"
+_SHAPE: Final = "metric[.statistic][@load][#arm] comparison number[unit], or metric[.statistic]: number%"
+_NUMBER: Final = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RULE: Final = re.compile(
-    r"""\s*(?P<metric>\w+)
+    rf"""\s*(?P<metric>\w+)
+        (?:\[(?P<category>[^\[\]]+)\])?
         (?:\.(?P<stat>\w+))?
         (?:@(?P<load>[\w.+/-]+))?
         (?:\#(?P<arm>\w+))?
-        \s*(?P<comparison><=|>=|<|>)\s*
-        (?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
-        \s*(?P<unit>\S*)\s*""",
+        (?:
+            \s*(?P<comparison><=|>=|<|>)\s*
+            (?P<number>{_NUMBER})
+            \s*(?P<unit>\S*)
+        |
+            \s*:\s*(?P<allowed>{_NUMBER})\s*(?P<percent>[^\s\d]*)
+            (?:\s+of\s+(?P<reference>\w+))?
+        )
+        (?:\s+floor\s+(?P<floor>{_NUMBER})\s*(?P<floor_unit>\S*))?
+        \s*""",
     re.VERBOSE,
 )
 
 _RATE: Final = re.compile(r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)/s", re.ASCII)
 
-#: Unit -> what it measures, and how many of the dimension's base unit it is.
-_UNITS: Final[dict[str, tuple[str, float]]] = {
-    "us": ("time", 1e-6),
-    "ms": ("time", 1e-3),
-    "s": ("time", 1.0),
-    "sec": ("time", 1.0),
-    "min": ("time", 60.0),
-    "ratio": ("ratio", 1.0),
-    "%": ("ratio", 0.01),
-    "tokens": ("tokens", 1.0),
-    "requests": ("requests", 1.0),
-    "steps": ("steps", 1.0),
-    "tokens/s": ("tokens/time", 1.0),
-    "tokens/sec": ("tokens/time", 1.0),
-    "tokens/s/user": ("tokens/time/user", 1.0),
-    "tokens/sec/user": ("tokens/time/user", 1.0),
-    "requests/s": ("requests/time", 1.0),
-    "requests/sec": ("requests/time", 1.0),
-    "x": ("speed-up", 1.0),
+#: How values, also whole arrays of them, are compared with a limit.
+COMPARE: Final[dict[Comparison, Callable[[Any, float], Any]]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
 }
+
+#: The gate's own: what became of the comparisons of answers with the target's.
+LOSSLESS: Final = Metric(
+    key="lossless",
+    title="Losslessness",
+    unit="answers",
+    better="lower",
+    kind="scalar",
+    formula="divergences: answers that differ from the target's own, and not by a tie; ties: those that differ where "
+    "two tokens are as good as each other, and those of the load test, which nobody judged",
+    undefined="no answers were compared",
+)
+LOSSLESS_STATS: Final = ("divergences", "ties")
+
+#: Of which statistics a baseline keeps the numbers, so that it stays small enough to be reviewed.
+KEPT_STATS: Final = ("avg", "p50", "p90", "p95", "p99")
+#: The same of a category of prompts, of which there may be many.
+KEPT_OF_CATEGORY: Final = ("spec_decode_draft_acceptance_rate", "spec_decode_acceptance_length")
+#: What the arms are compared by, pair by pair.
+PAIRED: Final = ("output_token_throughput", "request_latency", "time_to_first_token")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,19 +92,29 @@ class Rule:
     Args:
         text: As written.
 
-        metric: Key in ``specdeploy.bench.metrics.METRICS``.
+        metric: Key in ``specdeploy.bench.metrics.METRICS``, or that of `LOSSLESS`.
 
         stat: Statistic of it, ``avg`` if none was named.
 
         point: Where it has to hold; None means under every load of the run.
 
-        arm: Whose metric; None for the speed-up, which belongs to both arms.
+        arm: Whose metric; None for what belongs to both arms.
 
-        comparison: How the value has to compare with the limit.
+        comparison: How the value has to compare with the limit; for a relative rule, with the one it leads to.
 
-        limit: In ``unit``.
+        limit: In ``unit``; None for a relative rule.
 
         unit: The metric's own; ``requests`` for the statistic ``count``.
+
+        category: Of prompts; None is all of them.
+
+        advisory: It is reported, and decides nothing.
+
+        reference: What a relative rule compares with; None for a rule with a limit of its own.
+
+        allowed: By which share a relative rule lets the value be worse.
+
+        floor: In ``unit``: a difference from the reference that is no larger is no regression.
     """
 
     text: str
@@ -89,22 +123,28 @@ class Rule:
     point: LoadPoint | None
     arm: Arm | None
     comparison: Comparison
-    limit: float
+    limit: float | None
     unit: str
+    category: str | None = None
+    advisory: bool = False
+    reference: Reference | None = None
+    allowed: float = 0.0
+    floor: float = 0.0
 
     def holds(self, value: float) -> bool:
-        """Compare a value, in the rule's unit, with the limit."""
-        return {
-            "<=": value <= self.limit,
-            ">=": value >= self.limit,
-            "<": value < self.limit,
-            ">": value > self.limit,
-        }[self.comparison]
+        """Compare a value, in the rule's unit, with the limit of a rule that has one."""
+        return self.limit is not None and bool(COMPARE[self.comparison](value, self.limit))
 
     @property
     def wants_more(self) -> bool:
         """Whether larger values pass."""
         return self.comparison.startswith(">")
+
+    @property
+    def selector(self) -> str:
+        """What is looked at, without load and arm: ``metric[category].stat``, ``.avg`` left out."""
+        category = "" if self.category is None else f"[{self.category}]"
+        return f"{self.metric}{category}{'' if self.stat == 'avg' else f'.{self.stat}'}"
 
 
 def parse_rule(text: str) -> Rule:
@@ -113,63 +153,113 @@ def parse_rule(text: str) -> Rule:
     Raises: ConfigError: It is malformed, names something unknown (with the nearest name), or could not be broken or
         kept by any measurement.
     """
-    match = _RULE.fullmatch(text)
+    stripped = text.strip()
+    advisory = stripped.startswith(ADVISORY)
+    match = _RULE.fullmatch(stripped.removeprefix(ADVISORY))
     if match is None:
         raise ConfigError(f"gate rule {text!r} is malformed", hint=f"Write {_SHAPE}, e.g. 'speedup@1 >= 1.5'.")
     metric = _metric(match["metric"], text)
     stat = _stat(match["stat"], metric, text)
-    unit = metric.unit_of(stat)
-    limit = convert(float(match["number"]), match["unit"] or unit, unit, where=f"gate rule {text!r}")
-    _check_limit(limit, metric, stat, text)
-    _check_decides(match["comparison"], limit, metric.largest(stat), text)
-    return Rule(
-        text=text.strip(),
+    rule = Rule(
+        text=stripped,
         metric=metric.key,
         stat=stat,
-        point=_point(match["load"], text),
+        point=_point(match["load"], metric, text),
         arm=_arm(match["arm"], metric, text),
-        comparison=match["comparison"],  # type: ignore[arg-type]  # the pattern lets nothing else through
-        limit=limit,
-        unit=unit,
+        comparison=match["comparison"] or (">=" if metric.better == "higher" else "<="),  # type: ignore[arg-type]
+        limit=None,
+        unit=metric.unit_of(stat),
+        category=_category(match["category"], metric, text),
+        advisory=advisory,
     )
+    if match["comparison"]:
+        return _absolute(rule, match, metric)
+    return _relative(rule, match, metric)
+
+
+def _absolute(rule: Rule, match: re.Match[str], metric: Metric) -> Rule:
+    if match["floor"]:
+        raise ConfigError(
+            f"gate rule {rule.text!r}: a floor belongs to a rule such as '{metric.key}: 5%'",
+            hint="Leave it out; the limit itself is absolute.",
+        )
+    limit = convert(float(match["number"]), match["unit"] or rule.unit, rule.unit, where=f"gate rule {rule.text!r}")
+    _check_limit(limit, metric, rule.stat, rule.text)
+    _check_decides(match["comparison"], limit, metric.largest(rule.stat), rule.text)
+    return dataclasses.replace(rule, limit=limit)
+
+
+def _relative(rule: Rule, match: re.Match[str], metric: Metric) -> Rule:
+    where, allowed = f"gate rule {rule.text!r}", float(match["allowed"]) / 100
+    if metric.better == "none" or rule.stat == "count":
+        raise ConfigError(f"{where}: {rule.selector} has no direction in which it is worse", hint="Give it a limit.")
+    if match["percent"] != "%":
+        raise ConfigError(f"{where}: how much worse it may be is not in %", hint=f"Write {metric.key}: 5%.")
+    most = 1.0 if metric.better == "higher" else math.inf
+    if not 0 <= allowed < most:
+        hint = "Write a percentage from 0 up, such as 5%; what should be large cannot lose 100 % or more."
+        raise ConfigError(f"{where}: {match['allowed']} % worse cannot be told from anything", hint=hint)
+    rule = dataclasses.replace(
+        rule, allowed=allowed, reference=_reference(match["reference"], rule), floor=_floor(match, rule.unit, where)
+    )
+    _check_kept(rule)
+    return rule
+
+
+def _reference(word: str | None, rule: Rule) -> Reference:
+    if word not in {None, "baseline", "control"}:
+        hint = nearest(str(word), ("baseline", "control"))
+        raise ConfigError(f"gate rule {rule.text!r}: there is no reference {word!r}", hint=hint)
+    return "control" if word == "control" else "baseline"
+
+
+def _floor(match: re.Match[str], unit: str, where: str) -> float:
+    if not match["floor"]:
+        return 0.0
+    floor = convert(float(match["floor"]), match["floor_unit"] or unit, unit, where=where)
+    if not 0 <= floor < math.inf:
+        raise ConfigError(f"{where}: the floor is {match['floor']}", hint="Write a finite number, 0 or more.")
+    return floor
+
+
+def _check_kept(rule: Rule) -> None:
+    """Refuse relative rules on what the reference cannot have, which could never be decided."""
+    where = f"gate rule {rule.text!r}"
+    if rule.reference == "control":
+        if rule.metric not in PAIRED or rule.stat != "avg" or rule.category is not None or rule.arm != SPECULATION:
+            hint = f"Those are {', '.join(PAIRED)}, of all prompts; compare others with a baseline."
+            raise ConfigError(f"{where}: the arms are not compared by that, pair by pair", hint=hint)
+        if rule.floor:
+            raise ConfigError(f"{where}: pairs are compared as ratios, which have no floor", hint="Leave it out.")
+        return
+    if rule.metric == LOSSLESS.key:
+        raise ConfigError(f"{where}: losslessness is not relative", hint=f"Write {rule.selector} <= 0.")
+    if rule.stat not in KEPT_STATS:
+        raise ConfigError(f"{where}: a baseline does not keep {rule.stat}", hint=f"It keeps {', '.join(KEPT_STATS)}.")
+    if rule.category is not None and (rule.metric not in KEPT_OF_CATEGORY or rule.stat != "avg"):
+        hint = f"It keeps the averages of {', '.join(KEPT_OF_CATEGORY)}."
+        raise ConfigError(f"{where}: a baseline does not keep that of a category", hint=hint)
 
 
 def parse_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
     """Read all rules of a gate.
 
     Raises:
-        ConfigError: A rule is wrong, or there is none: an empty gate would pass everything.
+        ConfigError: A rule is wrong, or none decides: an empty gate would pass everything.
     """
     rules = tuple(parse_rule(text) for text in texts)
     if not rules:
         raise ConfigError("the gate has no rules", hint="List at least one under gate.rules, e.g. 'error_rate <= 0'.")
+    if all(rule.advisory for rule in rules):
+        raise ConfigError("all rules of the gate are advisory", hint="Without a rule that decides, everything passes.")
     return rules
 
 
-def convert(value: float, unit: str, to_unit: str, *, where: str) -> float:
-    """Convert a value between units of one dimension.
-
-    Raises:
-        ConfigError: A unit is unknown, or the two measure different things.
-    """
-    if unit == to_unit:
-        return value
-    if unit not in _UNITS:
-        raise ConfigError(f"{where}: unknown unit {unit!r}", hint=_nearest(unit, _units_like(to_unit)))
-    (dimension, factor), (to_dimension, to_factor) = _UNITS[unit], _UNITS[to_unit]
-    if dimension != to_dimension:
-        fitting = ", ".join(_units_like(to_unit))
-        raise ConfigError(f"{where}: {unit!r} is not a unit of what is measured in {to_unit}", hint=f"Use {fitting}.")
-    return value * factor / to_factor
-
-
-def _units_like(unit: str) -> tuple[str, ...]:
-    return tuple(name for name, (dimension, _) in _UNITS.items() if dimension == _UNITS[unit][0])
-
-
 def _metric(key: str, text: str) -> Metric:
+    if key == LOSSLESS.key:
+        return LOSSLESS
     if key not in METRICS:
-        raise ConfigError(f"gate rule {text!r}: unknown metric {key!r}", hint=_nearest(key, METRICS))
+        raise ConfigError(f"gate rule {text!r}: unknown metric {key!r}", hint=nearest(key, (*METRICS, LOSSLESS.key)))
     metric = METRICS[key]
     if metric.kind == "list":
         raise ConfigError(
@@ -180,21 +270,39 @@ def _metric(key: str, text: str) -> Metric:
 
 
 def _stat(stat: str | None, metric: Metric, text: str) -> str:
+    stats = LOSSLESS_STATS if metric is LOSSLESS else metric.stats
     if stat is None:
+        if metric is LOSSLESS:
+            hint = "Write lossless.divergences <= 0, or lossless.ties <= 3."
+            raise ConfigError(f"gate rule {text!r}: lossless alone is not one number", hint=hint)
         return "avg"
-    if stat not in metric.stats:
-        if stat in DISTRIBUTION_STATS:
+    if stat not in stats:
+        if stat in DISTRIBUTION_STATS and metric is not LOSSLESS:
             raise ConfigError(
                 f"gate rule {text!r}: {metric.key} is one number for the whole run and has no {stat!r}",
                 hint=f"Write {metric.key} alone.",
             )
-        raise ConfigError(f"gate rule {text!r}: unknown statistic {stat!r}", hint=_nearest(stat, metric.stats))
+        raise ConfigError(f"gate rule {text!r}: unknown statistic {stat!r}", hint=nearest(stat, stats))
     return stat
 
 
-def _point(load: str | None, text: str) -> LoadPoint | None:
+def _category(category: str | None, metric: Metric, text: str) -> str | None:
+    if category is None:
+        return None
+    overall = metric.key.startswith("overall_") or metric.key == "request_count"
+    if metric is LOSSLESS or metric.kind == "interval" or (metric.kind == "scalar" and not overall):
+        raise ConfigError(
+            f"gate rule {text!r}: {metric.key} is that of all prompts together",
+            hint="Categories have latencies, lengths, acceptance and request_count.",
+        )
+    return category.strip()
+
+
+def _point(load: str | None, metric: Metric, text: str) -> LoadPoint | None:
     if load is None:
         return None
+    if metric is LOSSLESS:
+        raise ConfigError(f"gate rule {text!r}: losslessness is that of all loads", hint=f"Leave out @{load}.")
     if "/" in load:
         return LoadPoint(rate=_rate(load, text))
     if not load.isdecimal() or int(load) < 1:
@@ -212,7 +320,7 @@ def _rate(load: str, text: str) -> float:
 
 
 def _arm(arm: str | None, metric: Metric, text: str) -> Arm | None:
-    if metric.kind == "interval":
+    if metric.kind == "interval" or metric is LOSSLESS:
         if arm is not None:
             raise ConfigError(
                 f"gate rule {text!r}: the {metric.key} compares both arms and belongs to neither",
@@ -224,7 +332,7 @@ def _arm(arm: str | None, metric: Metric, text: str) -> Arm | None:
     for known in ARMS:
         if arm == known:
             return known
-    raise ConfigError(f"gate rule {text!r}: unknown arm {arm!r}", hint=_nearest(arm, ARMS))
+    raise ConfigError(f"gate rule {text!r}: unknown arm {arm!r}", hint=nearest(arm, ARMS))
 
 
 def _check_limit(limit: float, metric: Metric, stat: str, text: str) -> None:
@@ -248,11 +356,3 @@ def _check_decides(comparison: str, limit: float, largest: float | None, text: s
     if always or never:
         verb = "keeps" if always else "breaks"
         raise ConfigError(f"gate rule {text!r}: every run {verb} it", hint="Write a limit that decides something.")
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    names = tuple(known)
-    near = difflib.get_close_matches(word, names, n=1)
-    if near:
-        return f"Did you mean {near[0]!r}?"
-    return f"Known are {', '.join(names)}." if names else "It takes none."

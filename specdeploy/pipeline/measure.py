@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from specdeploy.errors import CannotDecide, ConfigError
 from specdeploy.gate.rules import parse_rules
 from specdeploy.gate.verdict import evaluate
-from specdeploy.pipeline import loading
+from specdeploy.pipeline import gating, loading
 from specdeploy.pipeline.loading import load
 from specdeploy.pipeline.record_files import reading_records
 from specdeploy.pipeline.smoking import smoke
@@ -34,25 +34,25 @@ def preflight(loaded: LoadedConfig) -> None:
     """Read everything that the measurements take from the user, and measure nothing.
 
     Raises:
-        ConfigError: The load plan, the prompts or a gate rule cannot be used.
+        ConfigError: The load plan, the prompts, a gate rule or the baseline cannot be used.
     """
     loading.preflight(loaded)
-    rules = parse_rules(loaded.config.gate.rules)
-    if not rules:
-        raise ConfigError("the gate has no rules", hint="list at least one under gate.rules")
+    gating.preflight(loaded, parse_rules(loaded.config.gate.rules))
 
 
 def gate(loaded: LoadedConfig, rules: Iterable[str] = ()) -> dict[str, Any]:
     """Judge the last load test by the given rules, or by those of the configuration; return and keep ``gate.json``.
 
     Raises:
-        ConfigError: a rule or the load document is malformed.
+        ConfigError: a rule, the load document, or what else the rules ask for is malformed.
 
         CannotDecide: nothing was measured yet.
     """
     place = workspace(loaded)
     parsed = parse_rules(tuple(rules) or loaded.config.gate.rules)
-    verdict = evaluate(parsed, _required(place.load_json, "specdeploy load"))
+    load_document = _required(place.load_json, "specdeploy load")
+    with gating.evidence_for(loaded, parsed, load_document) as evidence:
+        verdict = evaluate(parsed, load_document, evidence)
     document = verdict.to_dict(created=SystemClock().now_iso())
     write_json_atomic(place.gate_json, document)
     return document

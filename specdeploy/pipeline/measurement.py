@@ -16,6 +16,7 @@ from specdeploy.bench.prompts import OutputLength
 from specdeploy.bench.records import ARMS, SPECULATION
 from specdeploy.bench.schedule import LoadSettings, check_load, plan_load, prompt_findings
 from specdeploy.bench.search import Aim, search_loads
+from specdeploy.bench.shards import fingerprint
 from specdeploy.bench.stages import parse_stages
 from specdeploy.errors import ConfigError
 from specdeploy.pipeline.record_files import record_file
@@ -197,6 +198,8 @@ class Measurement:
             )
             noticed = (*findings, *prompt_findings(plan))
             document = build_load_report(run, plan, context, noticed, objectives=self._objectives)
+            # By it two runs are known to have sent the same: the texts are not in the document.
+            document["plan"] |= {"schedule": fingerprint(plan)}
             document |= {"search": found} | self._generator.about(plan, run, noticed, self._clock)
         write_json_atomic(files.document, document)
         if run.stop_reason == TERMINATED:

@@ -36,6 +36,9 @@ def deployment(loaded: LoadedConfig) -> dict[str, Any]:
     return {
         "name": config.name,
         "profile": config.profile,
+        "release": config.release,
+        # What runs in no container, or in NVIDIA's image of the release, names none.
+        "image": config.container.image if config.profile != "cpu" else "",
         "speculation": dataclasses.asdict(config.speculation),
         "max_seq_len": config.build.max_seq_len,
         "max_sequences": config.build.max_batch_size,

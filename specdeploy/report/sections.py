@@ -20,7 +20,7 @@ from specdeploy.report.model import (
     speedup,
     statistic,
 )
-from specdeploy.report.numbers import NOT_MEASURED, amount, interval, plain, shown_unit
+from specdeploy.report.numbers import DASH, NOT_MEASURED, amount, interval, plain, shown_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -53,7 +53,9 @@ def gate_section(gate: Mapping[str, Any] | None) -> Markup:
             parts.status_cell(rule["status"]),
             tag("td", tag("code", rule["rule"])),
             parts.number(amount(rule["value"], rule["unit"])),
-            parts.number(f"{rule['comparison']} {amount(rule['limit'], rule['unit'])}"),
+            parts.number(
+                DASH if rule["limit"] is None else f"{rule['comparison']} {amount(rule['limit'], rule['unit'])}"
+            ),
             tag("td", rule["reason"]),
         )
         for rule in gate["rules"]

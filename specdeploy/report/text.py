@@ -38,6 +38,7 @@ _STATUS: Final = {
     "skip": "SKIP",
     "undecided": "UNDECIDED",
     "not_measured": "NOT MEASURED",
+    "not_comparable": "NOT COMPARABLE",
 }
 # Statuses whose reason is told in full below the table; in it, a reason has one line of this many characters.
 _NOT_PASSED: Final = (("undecided", "undecided"), ("skip", "skipped"))
@@ -107,7 +108,7 @@ def gate_table(gate: Mapping[str, Any]) -> str:
             _STATUS[rule["status"]],
             rule["rule"],
             amount(rule["value"], rule["unit"]),
-            f"{rule['comparison']} {amount(rule['limit'], rule['unit'])}",
+            "-" if rule["limit"] is None else f"{rule['comparison']} {amount(rule['limit'], rule['unit'])}",
         )
         for rule in gate["rules"]
     ]
@@ -235,8 +236,9 @@ def _smoke_words(smoke: Mapping[str, Any]) -> str:
 
 
 def _gate_words(gate: Mapping[str, Any]) -> str:
-    passed = sum(rule["status"] == "pass" for rule in gate["rules"])
-    return f"{_STATUS[gate['status']]}, {passed} of {len(gate['rules'])} rules passed"
+    deciding = [rule for rule in gate["rules"] if not rule.get("advisory")]
+    passed = sum(rule["status"] == "pass" for rule in deciding)
+    return f"{_STATUS[gate['status']]}, {passed} of {len(deciding)} rules passed"
 
 
 def _load_words(load: Mapping[str, Any] | None) -> list[tuple[str, str]]:

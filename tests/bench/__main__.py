@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.bench import cross_check, engines, load_generator, planning, smoke, startup
+from tests.bench import cross_check, engines, gate, load_generator, planning, smoke, startup
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,7 +21,8 @@ def main() -> None:
         cross_check.main()
         return
     demo = ROOT / "build" / "smollm2-135m.yaml"
-    rows = [*startup.rows(), *planning.rows(), *engines.rows(demo), *smoke.rows(demo), *load_generator.rows()]
+    measured = (*startup.rows(), *planning.rows(), *engines.rows(demo), *smoke.rows(demo), *load_generator.rows())
+    rows = [*measured, *gate.rows()]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name.ljust(width)}  {value:8.3f}")

@@ -321,3 +321,63 @@ def test_no_text_makes_it_crash(tmp_path_factory, text):
         load_config(path, {}, {})
 
     assert caught.value.findings
+
+
+RULES = """
+gate:
+  rules:
+    - error_rate <= 0
+    - request_throughput: 5%
+    - "time_to_first_token.p99: 10% floor 1ms"
+    - advisory: request_latency.p99 <= 2s
+    - {rule: "request_latency: 5%", advisory: true, floor: 2ms}
+    - rule: speedup@1 >= 1.2
+      advisory: no-one
+"""
+
+
+def test_a_gate_rule_may_be_a_mapping(load):
+    """YAML makes one of what has a colon; keys say the same as the compact spelling, which --set takes."""
+    text = MINIMAL + RULES.replace("no-one", "false")
+    compact = (
+        "error_rate <= 0",
+        "request_throughput: 5%",
+        "time_to_first_token.p99: 10% floor 1ms",
+        "advisory: request_latency.p99 <= 2s",
+        "advisory: request_latency: 5% floor 2ms",
+        "speedup@1 >= 1.2",
+    )
+
+    assert load(text).config.gate.rules == compact
+    assert load(overrides={"gate.rules": f"[{', '.join(compact)}]"}).config.gate.rules == compact
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("{rule: a, advisory: perhaps}", "advisory is 'perhaps', not true or false"),
+        ("{rule: a, adviser: true}", "'adviser' is not a key of a rule"),
+        ("{rule: a, rule: b}", "'rule' stands twice"),
+        ("{floor: 1ms}", "and no 'rule'"),
+        ("{a: 5%, b: 5%}", "and no 'rule'"),
+        ("{}", "and no 'rule'"),
+        ("{rule: [a]}", "expected text, got a list"),
+        ("{rule: }", "expected text, got nothing"),
+        ("{rule: {a: b}}", "expected text, got a mapping"),
+        ("[a, b]", "expected text, got a list"),
+    ],
+)
+def test_a_mapping_that_is_no_rule_is_refused(load, rule, said):
+    """With its line and what to write."""
+    problem = _only(load, f"{MINIMAL}gate:\n  rules:\n    - {rule}\n")
+
+    assert said in problem.message
+    assert "`gate.rules[0]`" in problem.message
+    assert problem.where == "specdeploy.yaml:6"
+
+
+def test_other_lists_take_no_mappings(load):
+    """Only what knows what one means."""
+    problem = _only(load, f"{MINIMAL}load:\n  slo:\n    - time_to_first_token: 300ms\n")
+
+    assert "expected text, got a mapping" in problem.message

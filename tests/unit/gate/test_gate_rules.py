@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from specdeploy.bench.metrics import METRICS
 from specdeploy.config.schema import GateConfig
 from specdeploy.errors import ConfigError
-from specdeploy.gate.rules import Rule, convert, parse_rule, parse_rules
+from specdeploy.gate.rules import Rule, parse_rule, parse_rules
+from specdeploy.gate.units import convert
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,60 @@ def test_a_rule_is_read(text: str, expected: tuple) -> None:
     assert rule.text == text.strip()
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("request_throughput: 5%", ("request_throughput", "avg", "baseline", 0.05, 0.0, ">=", False)),
+        ("time_to_first_token.p99:10 %", ("time_to_first_token", "p99", "baseline", 0.1, 0.0, "<=", False)),
+        ("time_to_first_token.p99@4: 10% floor 1ms", ("time_to_first_token", "p99", "baseline", 0.1, 1.0, "<=", False)),
+        ("request_latency: 0% of baseline floor 0.5s", ("request_latency", "avg", "baseline", 0.0, 500.0, "<=", False)),
+        ("request_latency: 5% of control", ("request_latency", "avg", "control", 0.05, 0.0, "<=", False)),
+        ("advisory: speedup@1: 3%", ("speedup", "avg", "baseline", 0.03, 0.0, ">=", True)),
+        ("request_latency: 150%", ("request_latency", "avg", "baseline", 1.5, 0.0, "<=", False)),
+    ],
+)
+def test_a_relative_rule_is_read(text: str, expected: tuple) -> None:
+    """How much worse a metric may be, in its own direction, than what; and what is too little to count."""
+    rule = parse_rule(text)
+
+    assert (
+        rule.metric,
+        rule.stat,
+        rule.reference,
+        pytest.approx(rule.allowed),
+        rule.floor,
+        rule.comparison,
+        rule.advisory,
+    ) == expected
+    assert rule.limit is None
+    assert rule.text == text
+
+
+def test_a_category_stands_behind_the_metric() -> None:
+    """In brackets, whatever its name is made of."""
+    rule = parse_rule("spec_decode_acceptance_length[en-de, formal].p50@2 >= 2.5")
+
+    assert (rule.category, rule.stat, rule.selector) == (
+        "en-de, formal",
+        "p50",
+        "spec_decode_acceptance_length[en-de, formal].p50",
+    )
+
+
+def test_losslessness_and_advice_are_rules() -> None:
+    """Counts of answers; and what is only reported."""
+    ties, advice = parse_rule("lossless.ties <= 3"), parse_rule("advisory: request_latency.p99 <= 2s")
+
+    assert (ties.metric, ties.stat, ties.limit, ties.unit, ties.arm) == ("lossless", "ties", 3.0, "answers", None)
+    assert (advice.advisory, advice.limit, ties.advisory) == (True, 2000.0, False)
+
+
+def test_a_gate_of_advice_alone_is_an_error() -> None:
+    """It would pass everything."""
+    with pytest.raises(ConfigError, match="advisory"):
+        parse_rules(["advisory: error_rate <= 0"])
+
+
 def test_the_default_rules_are_rules() -> None:
     """What ``specdeploy init`` writes can be read."""
     assert len(parse_rules(GateConfig().rules)) == 3
@@ -91,6 +146,31 @@ def test_the_default_rules_are_rules() -> None:
         ("speedup = 1", "malformed", "metric[.statistic]"),
         ("speedup >= 1.5 >= 1", "malformed", "metric[.statistic]"),
         ("speedup", "malformed", "metric[.statistic]"),
+        ("request_latency: 5", "not in %", "request_latency: 5%"),
+        ("request_latency: 5ms", "not in %", "request_latency: 5%"),
+        ("request_latency: -5%", "-5 % worse", "from 0 up"),
+        ("request_latency: 1e999%", "1e999 % worse", "from 0 up"),
+        ("request_throughput: 100%", "100 % worse", "cannot lose 100 %"),
+        ("request_latency: nan%", "malformed", "metric[.statistic]"),
+        ("request_latency: 5% of yesterday", "no reference 'yesterday'", "baseline"),
+        ("request_latency: 5% floor 1 tokens", "not a unit", "ms"),
+        ("request_latency: 5% floor -1ms", "the floor is -1", "0 or more"),
+        ("request_latency <= 1s floor 1ms", "a floor belongs to", "Leave it out"),
+        ("request_latency.p75: 5%", "does not keep p75", "p50"),
+        ("request_latency[code]: 5%", "does not keep that of a category", "spec_decode_acceptance_length"),
+        ("output_sequence_length: 5%", "no direction", "limit"),
+        ("request_latency.count: 5%", "no direction", "limit"),
+        ("request_latency.p99: 5% of control", "not compared by that", "request_latency"),
+        ("request_latency#control: 5% of control", "not compared by that", "request_latency"),
+        ("request_latency: 5% of control floor 1ms", "have no floor", "Leave it out"),
+        ("error_rate[code] <= 1%", "all prompts together", "Categories have"),
+        ("speedup[code] >= 1", "all prompts together", "Categories have"),
+        ("lossless <= 0", "not one number", "lossless.divergences"),
+        ("lossless.divergence <= 0", "unknown statistic 'divergence'", "'divergences'"),
+        ("lossless.p99 <= 0", "unknown statistic 'p99'", "divergences"),
+        ("lossless.ties@4 <= 0", "all loads", "@4"),
+        ("lossless.ties#control <= 0", "belongs to neither", "#control"),
+        ("lossless.ties: 5%", "not relative", "lossless.ties <= 0"),
         ("", "malformed", "metric[.statistic]"),
     ],
 )
@@ -110,7 +190,7 @@ def test_no_rules_are_an_error() -> None:
         parse_rules([])
 
 
-@given(st.text() | st.from_regex(r"\A[a-z_]{0,20}[.@#]?\w{0,4}(/s)? ?(<=|>=|<|>) ?-?[0-9.e]{0,6}[a-z%/]{0,3}\Z"))
+@given(st.text() | st.from_regex(r"\A[a-z_]{0,20}[.@#]?\w{0,4}(/s)? ?(<=|>=|<|>|:) ?-?[0-9.e]{0,6}[a-z%/]{0,3}\Z"))
 def test_any_text_is_a_rule_or_an_error(text: str) -> None:
     """Fuzzed rules fail in one way only."""
     try:
@@ -118,7 +198,7 @@ def test_any_text_is_a_rule_or_an_error(text: str) -> None:
     except ConfigError:
         return
     assert isinstance(rule, Rule)
-    assert 0 <= rule.limit < float("inf")
+    assert 0 <= (rule.allowed if rule.limit is None else rule.limit) < float("inf")
 
 
 @pytest.mark.parametrize("key", [key for key, metric in METRICS.items() if metric.kind != "list"])

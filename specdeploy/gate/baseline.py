@@ -1,0 +1,387 @@
+"""Baselines: what earlier runs measured, as a small file that is reviewed like code.
+
+One line for each number that is kept, with its values run by run, so that a diff shows what an update changes; and the
+fingerprint that all of its runs share. Reads and writes the text of the file, and touches none.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import datetime as dt
+import io
+import itertools
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from specdeploy.bench.metrics import METRICS
+from specdeploy.errors import CannotDecide, ConfigError
+from specdeploy.gate.fingerprint import differences, fingerprint_of
+from specdeploy.gate.rules import KEPT_OF_CATEGORY, KEPT_STATS, parse_rule
+from specdeploy.gate.units import convert
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from specdeploy.bench.records import LoadPoint
+    from specdeploy.gate.document import LoadDocument
+    from specdeploy.gate.rules import Rule
+
+SCHEMA_VERSION: Final = "1.0"
+#: Runs that a baseline keeps, the newest ones; the rest is in the history of the repository.
+MOST_RUNS: Final = 20
+#: A larger text is no baseline; nobody could review it.
+MOST_CHARACTERS: Final = 8_000_000
+_DIGITS: Final = 6
+_LABEL: Final = re.compile(r"[\w.+/:@ -]{0,100}")
+_HINT: Final = "Restore the file from its repository, or make a new one: specdeploy gate baseline update --reset."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run of a baseline.
+
+    Args:
+        created: When it began, ISO 8601 with a time zone.
+
+        label: What it was of, such as a commit; may be empty.
+    """
+
+    created: str
+    label: str = ""
+
+    @property
+    def moment(self) -> dt.datetime:
+        """When it began, in UTC."""
+        return dt.datetime.fromisoformat(self.created).astimezone(dt.UTC)
+
+    @property
+    def day(self) -> str:
+        """Its date in UTC, such as ``2026-01-31``."""
+        return self.moment.date().isoformat()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Series:
+    """A number, run by run.
+
+    Args:
+        unit: Of all values.
+
+        values: One for each run; None where it was not measured.
+    """
+
+    unit: str
+    values: tuple[float | None, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """What earlier runs measured.
+
+    Args:
+        fingerprint: What all of them were measured with.
+
+        runs: Oldest first.
+
+        series: By the selector that a rule has for it, such as ``time_to_first_token.p99@4#speculation``.
+    """
+
+    fingerprint: Mapping[str, str]
+    runs: tuple[Run, ...]
+    series: Mapping[str, Series]
+
+    @property
+    def days(self) -> tuple[str, ...]:
+        """The dates that there are runs of."""
+        return tuple(dict.fromkeys(run.day for run in self.runs))
+
+    def values(self, rule: Rule, point: LoadPoint) -> tuple[float, ...]:
+        """Return what a rule compares with, in its unit: the last run of each day, oldest first.
+
+        Runs of one day share what changes from day to day, so that several would pass for more than they know.
+        """
+        series = self.series.get(series_key(rule, point))
+        if series is None:
+            return ()
+        of_day = {run.day: value for run, value in zip(self.runs, series.values, strict=True) if value is not None}
+        return tuple(of_day.values())
+
+
+def series_key(rule: Rule, point: LoadPoint) -> str:
+    """Return the key of what a rule compares with under a load."""
+    return f"{rule.selector}@{point.key}{'' if rule.arm is None else f'#{rule.arm}'}"
+
+
+def with_run(baseline: Baseline | None, load: LoadDocument, *, label: str = "") -> Baseline:
+    """Return a baseline with one more run, the newest; the oldest is dropped where there are too many.
+
+    Args:
+        baseline: The baseline so far; None begins a new one.
+
+        load: The run.
+
+        label: What it was of.
+
+    Raises:
+        ConfigError: The run is in the baseline already or older than its last one, or the label cannot be kept.
+
+        CannotDecide: The run is partial or degraded, or was measured with something else than the others.
+    """
+    if load.partial or load.degraded:
+        what = "partial" if load.partial else "degraded by its own load generator"
+        raise CannotDecide(f"this run is {what}: nothing can be compared with it", hint="Measure again.")
+    if not _LABEL.fullmatch(label):
+        raise ConfigError(f"the label {label!r} cannot be kept", hint="Letters, digits, blanks and . _ + / : @ -.")
+    fingerprint = fingerprint_of(load.data)
+    measured, run = _summary(load), Run(created=_moment(load.created, "the load report"), label=label)
+    if not measured:
+        raise CannotDecide("this run measured nothing that a baseline keeps", hint="See `specdeploy load`.")
+    if baseline is None:
+        series = {key: Series(unit=unit, values=(value,)) for key, (unit, value) in measured.items()}
+        return Baseline(fingerprint=fingerprint, runs=(run,), series=series)
+    if other := differences(fingerprint, baseline.fingerprint):
+        raise CannotDecide(
+            f"this run cannot be added to the baseline: {differing_words(other)}",
+            hint="Measure as before, or begin a new baseline with --reset.",
+        )
+    if run.moment <= baseline.runs[-1].moment:
+        raise ConfigError(
+            f"the run of {run.created} is not newer than the baseline's last one, of {baseline.runs[-1].created}",
+            hint="A run is added once; measure again for another one.",
+        )
+    return _extended(baseline, run, measured)
+
+
+def _extended(baseline: Baseline, run: Run, measured: Mapping[str, tuple[str, float]]) -> Baseline:
+    runs = (*baseline.runs, run)[-MOST_RUNS:]
+    series = {}
+    for key in dict.fromkeys((*baseline.series, *measured)):
+        old = baseline.series.get(key) or Series(unit=measured[key][0], values=(None,) * len(baseline.runs))
+        new = measured[key][1] if key in measured else None
+        values = (*old.values, new)[-MOST_RUNS:]
+        if any(value is not None for value in values):
+            series[key] = Series(unit=old.unit, values=values)
+    return Baseline(fingerprint=baseline.fingerprint, runs=runs, series=series)
+
+
+def differing_words(fields: Sequence[tuple[str, str, str]], most: int = 3) -> str:
+    """Say which fields of the fingerprint differ, with both values."""
+    words = [f"{field} is {here!r} here and {there!r} in the baseline" for field, here, there in fields[:most]]
+    more = f", and {len(fields) - most} more differ" if len(fields) > most else ""
+    return "; ".join(words) + more
+
+
+def _summary(load: LoadDocument) -> dict[str, tuple[str, float]]:
+    """Return the numbers of a run that a baseline keeps: those that can get better or worse."""
+    found: dict[str, tuple[str, float]] = {}
+    for arm, point in load.entries:
+        place = f"@{point.key}#{arm}"
+        for selector, key, stat, category in _kept(load.categories(arm=arm, point=point)):
+            value = load.metric(key, stat, arm=arm, point=point, category=category)
+            if value is not None:
+                found[selector + place] = METRICS[key].unit, _rounded(value)
+    for point in load.points:
+        interval = load.speedup(point)
+        if interval is not None:
+            found[f"speedup@{point.key}"] = METRICS["speedup"].unit, _rounded(interval.avg)
+    return found
+
+
+def _kept(categories: Sequence[str]) -> Iterator[tuple[str, str, str, str | None]]:
+    for key, metric in METRICS.items():
+        if metric.better != "none":
+            for stat in KEPT_STATS:
+                if stat in metric.stats:
+                    yield (key if stat == "avg" else f"{key}.{stat}"), key, stat, None
+    for category in categories:
+        # A name that no rule can say, or that cannot be shown, is not kept.
+        sayable = category == category.strip() and category.isprintable() and not set(category) & set("[]")
+        for key in KEPT_OF_CATEGORY if category and sayable else ():
+            yield f"{key}[{category}]", key, "avg", category
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def render_baseline(baseline: Baseline) -> str:
+    """Return the text of a baseline's file: a line for each field, run and number."""
+    runs = [_line({"created": run.created, "label": run.label}) for run in baseline.runs]
+    series = [
+        f"{_line(key)}: {_line({'unit': one.unit, 'values': list(one.values)})}" for key, one in baseline.series.items()
+    ]
+    fields = [f"{_line(field)}: {_line(value)}" for field, value in baseline.fingerprint.items()]
+    return (
+        "{\n"
+        f'  "schema_version": {_line(SCHEMA_VERSION)},\n'
+        '  "kind": "gate-baseline",\n'
+        f'  "fingerprint": {_block(fields, "{}")},\n'
+        f'  "runs": {_block(runs, "[]")},\n'
+        f'  "series": {_block(series, "{}")}\n'
+        "}\n"
+    )
+
+
+def _block(lines: Sequence[str], around: str) -> str:
+    inner = ",\n".join(f"    {line}" for line in lines)
+    return f"{around[0]}\n{inner}\n  {around[1]}"
+
+
+def _line(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def history(baseline: Baseline) -> str:
+    """Return the runs as CSV: ``time``, ``commit`` (the label), and a column for each number that every run has.
+
+    Apache Otava reads it with ``type: csv``, ``time_column: time`` and ``attributes: [commit]``; it has no word for
+    what was not measured, so a number that a run lacks is left out.
+    """
+    whole = {key: one for key, one in baseline.series.items() if None not in one.values}
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["time", "commit", *whole])
+    for at, run in enumerate(baseline.runs):
+        time = run.moment.strftime("%Y-%m-%d %H:%M:%S %z")
+        writer.writerow([time, run.label or run.created, *(one.values[at] for one in whole.values())])
+    return out.getvalue()
+
+
+def parse_baseline(text: str, *, source: str) -> Baseline:
+    """Read the text of a baseline's file.
+
+    Args:
+        text: The text.
+
+        source: What it is called, for messages.
+
+    Raises:
+        ConfigError: It is no baseline, one of another schema, or holds what no run can have measured.
+    """
+    try:
+        return _Reader(source).baseline(text)
+    except RecursionError:
+        raise ConfigError(f"{source} is nested too deeply", hint=_HINT) from None
+
+
+class _Reader:
+    """Reads one file, whose name is in every message."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    def baseline(self, text: str) -> Baseline:
+        data = self._object(self._json(text), "the file")
+        version = data.get("schema_version")
+        if data.get("kind") != "gate-baseline":
+            self._refuse(f"is no baseline: kind is {data.get('kind')!r}")
+        if not isinstance(version, str) or version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
+            self._refuse(f"has schema {version!r}; this gate reads {SCHEMA_VERSION.partition('.')[0]}.x")
+        fingerprint = self._object(data.get("fingerprint"), "fingerprint")
+        for field, value in fingerprint.items():
+            if not isinstance(value, str):
+                self._refuse(f"has {value!r} for {field} in its fingerprint, which is not text")
+        runs = self._runs(data.get("runs"))
+        series = {
+            key: self._series(key, value, len(runs))
+            for key, value in self._object(data.get("series"), "series").items()
+        }
+        if not series:
+            self._refuse("holds no series")
+        return Baseline(fingerprint=fingerprint, runs=runs, series=series)
+
+    def _json(self, text: str) -> object:
+        if len(text) > MOST_CHARACTERS:
+            self._refuse(f"has {len(text):,} characters; {MOST_CHARACTERS:,} are the most")
+        try:
+            return json.loads(text, parse_constant=self._constant, object_pairs_hook=self._pairs)
+        except ValueError as error:
+            self._refuse(f"is not JSON: {error}")
+
+    def _constant(self, name: str) -> NoReturn:
+        self._refuse(f"holds {name}, which was not measured")
+
+    def _pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            keys = [key for key, _ in pairs]
+            self._refuse(f"has {next(key for key in keys if keys.count(key) > 1)!r} twice")
+        return found
+
+    def _runs(self, value: object) -> tuple[Run, ...]:
+        if not isinstance(value, list) or not 1 <= len(value) <= MOST_RUNS:
+            count = len(value) if isinstance(value, list) else repr(value)
+            self._refuse(f"has {count} for runs; a baseline has from 1 to {MOST_RUNS}")
+        runs = tuple(self._run(entry) for entry in value)
+        moments = [run.moment for run in runs]
+        if any(after <= before for before, after in itertools.pairwise(moments)):
+            self._refuse("has runs that are not in the order of their time, or one twice")
+        return runs
+
+    def _run(self, value: object) -> Run:
+        entry = self._object(value, "a run")
+        label = entry.get("label", "")
+        if not isinstance(label, str) or not _LABEL.fullmatch(label):
+            self._refuse(f"has a run with the label {label!r}")
+        return Run(created=_moment(entry.get("created"), self._source), label=label)
+
+    def _series(self, key: str, value: object, runs: int) -> Series:
+        entry = self._object(value, key)
+        try:
+            # A key is what a rule says before its colon, so that whatever can be asked for has one spelling.
+            rule = parse_rule(f"{key}: 5%")
+        except ConfigError as error:
+            raise ConfigError(f"{self._source}: the series {key!r} is none: {error.message}", hint=_HINT) from error
+        if rule.point is None or series_key(rule, rule.point) != key:
+            self._refuse(f"has a series {key!r}, which does not say where it was measured")
+        unit, values = entry.get("unit"), entry.get("values")
+        if not isinstance(unit, str):
+            self._refuse(f"has no unit for {key}")
+        if not isinstance(values, list) or len(values) != runs:
+            self._refuse(f"has {runs} runs and not as many values for {key}")
+        where = f"{self._source}: {key}"
+        return Series(unit=rule.unit, values=tuple(self._value(rule, number, unit, where) for number in values))
+
+    def _value(self, rule: Rule, number: object, unit: str, where: str) -> float | None:
+        if number is None:
+            return None
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= 1e300:
+            raise ConfigError(f"{where} is {number!r}, which was not measured", hint=_HINT)
+        converted = convert(float(number), unit, rule.unit, where=where)
+        largest = METRICS[rule.metric].largest(rule.stat)
+        if not math.isfinite(converted) or (largest is not None and converted > largest):
+            raise ConfigError(f"{where} is {number}, more than it can be", hint=_HINT)
+        return converted
+
+    def _object(self, value: object, what: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            self._refuse(f"holds {_short(value)} for {what}, not an object")
+        return value
+
+    def _refuse(self, words: str) -> NoReturn:
+        raise ConfigError(f"{self._source} {words}", hint=_HINT)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _moment(created: object, source: str) -> str:
+    """Check that a date has a time and a zone, and return it."""
+    try:
+        moment = dt.datetime.fromisoformat(str(created))
+    except ValueError:
+        moment = dt.datetime.min  # noqa: DTZ901 - has no zone, as what is refused
+    try:
+        if moment.tzinfo is None:
+            raise ConfigError(
+                f"{source}: a run was created {created!r}, which is no date with a time zone", hint="Measure again."
+            )
+        moment.astimezone(dt.UTC)
+    except OverflowError:
+        raise ConfigError(f"{source}: a run was created {created!r}, which is no date", hint=_HINT) from None
+    return str(created)

@@ -1,0 +1,83 @@
+"""What a run was measured with: two runs are comparable when nothing of it differs.
+
+Taken from ``load.json``: the deployment, its engines and release, the GPUs, the machine that sent the load and the
+load itself. Each has a field of its own, so that a difference can be named.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from specdeploy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ABSENT: Final = "-"
+_KEY_SHOWN: Final = 16
+_DEPLOYMENT: Final = ("profile", "release", "image", "model", "control", "max_seq_len", "max_sequences")
+_MACHINE: Final = ("cpu_model", "cpu_cores")
+#: Packages that a deployment on this machine computes with.
+_PACKAGES: Final = ("onnxruntime_genai",)
+#: How patient the generator is with a server that fails changes nothing that is measured of one that does not.
+_NOT_OF_THE_LOAD: Final = frozenset({"deadline_s", "max_connection_failures", "request_timeout_s"})
+
+
+def fingerprint_of(load: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of a run's fingerprint, as text.
+
+    Args:
+        load: The content of ``load.json``.
+
+    Raises:
+        ConfigError: A part of the document is no object.
+    """
+    deployment, environment, plan, client = (
+        _part(load, name) for name in ("deployment", "environment", "plan", "client")
+    )
+    listed = environment.get("gpus")
+    gpus = [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
+    names = [str(gpu.get("name")) for gpu in gpus]
+    packages = _part(environment, "packages")
+    return {
+        **{name: _text(deployment.get(name)) for name in _DEPLOYMENT},
+        **{f"engine.{role}": _engine(engine) for role, engine in _part(deployment, "engines").items()},
+        **{f"speculation.{name}": _text(value) for name, value in _part(deployment, "speculation").items()},
+        "gpus": ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or ABSENT,
+        "driver": ", ".join(dict.fromkeys(str(gpu.get("driver")) for gpu in gpus)) or ABSENT,
+        **{f"machine.{name}": _text(environment.get(name)) for name in _MACHINE},
+        "machine.python": ".".join(_text(environment.get("python")).split(".")[:2]),
+        **{f"machine.{name}": _text(packages.get(name)) for name in _PACKAGES},
+        "machine.processes": _text(client.get("processes")),
+        **{f"load.{name}": _text(value) for name, value in plan.items() if name not in _NOT_OF_THE_LOAD},
+    }
+
+
+def differences(here: Mapping[str, str], there: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
+    """Return the fields that differ, with the value here and there; a field that one has not is `ABSENT`."""
+    fields = dict.fromkeys((*here, *there))
+    both = ((field, here.get(field, ABSENT), there.get(field, ABSENT)) for field in fields)
+    return tuple(found for found in both if found[1] != found[2])
+
+
+def _part(data: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = data.get(name) or {}
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"load report: {name!r} is {value!r}, not an object",
+            hint="Measure again with `specdeploy load` of this version.",
+        )
+    return value
+
+
+def _engine(engine: object) -> str:
+    """The key names everything that the engine was made from and with."""
+    key = engine.get("key") if isinstance(engine, dict) else engine
+    return _text(key)[:_KEY_SHOWN]
+
+
+def _text(value: object) -> str:
+    if value is None or value in ("", [], {}):
+        return ABSENT
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)

@@ -1,0 +1,204 @@
+"""Rules with a limit of their own: the speed-up by its interval, percentiles as claims, the rest by their value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from specdeploy.gate.claims import is_claimed, is_refuted, more_needed
+from specdeploy.gate.fingerprint import differences, fingerprint_of
+from specdeploy.gate.lossless import losslessness
+from specdeploy.gate.outcome import RuleVerdict, amount, distrusted, place_of, worst_of
+from specdeploy.gate.requests import claimed_share, count_requests, is_claim
+from specdeploy.gate.rules import LOSSLESS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from specdeploy.bench.records import LoadPoint
+    from specdeploy.gate.claims import Count
+    from specdeploy.gate.document import Interval, LoadDocument
+    from specdeploy.gate.evidence import Evidence
+    from specdeploy.gate.lossless import Losslessness
+    from specdeploy.gate.outcome import Status
+    from specdeploy.gate.rules import Rule
+
+#: Each of the two bounds in ``load.json`` is wrong with half of 5 % at most.
+_STORED_CONFIDENCE: Final = 0.975
+
+
+def judge_limit(rule: Rule, document: LoadDocument, evidence: Evidence) -> RuleVerdict:
+    """Judge a rule that has a limit of its own, under every load that it is for; the worst one counts.
+
+    Raises:
+        ConfigError: What was measured cannot be read.
+    """
+    if rule.metric == LOSSLESS.key:
+        return distrusted(_judge_lossless(rule, document, evidence), document)
+    points = document.points if rule.point is None else (rule.point,)
+    verdicts = [_judge_at(rule, document, evidence, point) for point in points]
+    if not verdicts:
+        return _verdict(rule, None, "not_measured", None, "the run has no load at all.")
+    return distrusted(worst_of(verdicts), document)
+
+
+def _judge_at(rule: Rule, document: LoadDocument, evidence: Evidence, point: LoadPoint) -> RuleVerdict:
+    if rule.arm is None:
+        return _judge_speedup(rule, document.speedup(point), point)
+    value = document.metric(rule.metric, rule.stat, arm=rule.arm, point=point, category=rule.category)
+    if value is None:
+        return not_measured(rule, document, point)
+    if is_claim(rule):
+        return _judge_claim(rule, document, evidence, point, value)
+    holds = rule.holds(value)
+    reason = f"{place_of(rule, point)} is {_compared(rule, value)}."
+    return _verdict(rule, point, "pass" if holds else "fail", value, reason)
+
+
+def not_measured(rule: Rule, document: LoadDocument, point: LoadPoint) -> RuleVerdict:
+    """Say that there is no number."""
+    known = () if rule.arm is None else document.categories(arm=rule.arm, point=point)
+    why = ""
+    if rule.category is not None and rule.category not in known:
+        why = f": its categories are {', '.join(known)}" if known else ": the run tells no categories apart"
+    return _verdict(rule, point, "not_measured", None, f"{place_of(rule, point)} was not measured{why}.")
+
+
+def _judge_claim(rule: Rule, document: LoadDocument, evidence: Evidence, point: LoadPoint, value: float) -> RuleVerdict:
+    place = {"arm": rule.arm, "point": point, "category": rule.category}
+    if evidence.requests is None:
+        return _judge_bounds(rule, document.percentile_bounds(rule.metric, rule.stat, **place), point, value, evidence)  # type: ignore[arg-type]
+    expected = document.metric(rule.metric, "count", **place)  # type: ignore[arg-type]
+    count = count_requests(rule, point, evidence.requests, expected)
+    status, why, more = _claim_words(count, claimed_share(rule), evidence.confidence)
+    numbers = {"kept": count.kept, "over": count.over, "more_requests": more, "confidence": evidence.confidence}
+    limit = amount(rule.limit or 0.0, rule.unit)
+    beyond = f"not {rule.comparison} {limit}"
+    reason = (
+        f"{place_of(rule, point)} is {amount(value, rule.unit)}; {count.over} of {count.total} are {beyond}, {why}."
+    )
+    return _verdict(rule, point, status, value, reason, numbers)
+
+
+def _claim_words(count: Count, share: float, confidence: float) -> tuple[Status, str, int | None]:
+    """Decide a claim, say why, and how many more requests it needs."""
+    part, sure = f"{100 * share:.4g} %", f"at {100 * confidence:.4g} % confidence"
+    if is_claimed(count, share, confidence):
+        return "pass", f"few enough to claim it of {part} of all requests {sure}", 0
+    if is_refuted(count, share, confidence):
+        return "fail", f"too many for {part} of all requests {sure}", None
+    more = more_needed(count, share, confidence)
+    needed = "more than can be sent" if more is None else f"{more:,} more"
+    return "undecided", f"and a claim {sure} needs {needed}, all of them within", more
+
+
+def _judge_bounds(
+    rule: Rule,
+    bounds: tuple[float | None, float | None],
+    point: LoadPoint,
+    value: float,
+    evidence: Evidence,
+) -> RuleVerdict:
+    """Decide a claim without the raw records: by the interval of the percentile, from order statistics."""
+    low, high = bounds
+    safe, hopeless = (low, high) if rule.wants_more else (high, low)
+    where = f"{place_of(rule, point)} is {amount(value, rule.unit)}"
+    status: Status = "undecided"
+    if evidence.confidence <= _STORED_CONFIDENCE:
+        if safe is not None and rule.holds(safe):
+            status = "pass"
+        elif hopeless is not None and not rule.holds(hopeless):
+            status = "fail"
+    ends = " to ".join("-" if end is None else amount(end, rule.unit) for end in bounds)
+    says = {"pass": "lies within", "fail": "lies beyond", "undecided": "does not decide"}[status]
+    wanted = f"{rule.comparison} {amount(rule.limit or 0.0, rule.unit)}"
+    reason = f"{where}; without the raw records, its interval {ends} {says} {wanted}."
+    return _verdict(rule, point, status, value, reason, {"ci_low": low, "ci_high": high})
+
+
+def _judge_speedup(rule: Rule, interval: Interval | None, point: LoadPoint) -> RuleVerdict:
+    where = place_of(rule, point)
+    if interval is None:
+        why = "" if point.rate is None else ": in an open loop throughput follows the rate that is offered"
+        return _verdict(rule, point, "not_measured", None, f"{where} was not measured{why}.")
+    low, high = interval.ci_low, interval.ci_high
+    numbers = {"ci_low": low, "ci_high": high, "pairs": interval.pairs}
+    if low is None or high is None or interval.pairs < 2:
+        reason = f"{where} is {interval.avg:.3f}x from {interval.pairs} usable pair(s): an interval needs two."
+        return _verdict(rule, point, "undecided", interval.avg, reason, numbers)
+    status = _decide(rule, low, high)
+    says = {
+        "pass": "lies entirely on the right side of",
+        "fail": "lies entirely on the wrong side of",
+        "undecided": "holds both sides of",
+    }[status]
+    reason = f"{where} is {interval.avg:.3f}x; its interval {low:.3f}x to {high:.3f}x {says} {rule.limit:g}x."
+    return _verdict(rule, point, status, interval.avg, reason, numbers)
+
+
+def _decide(rule: Rule, low: float, high: float) -> Literal["pass", "fail", "undecided"]:
+    worst, best = (low, high) if rule.wants_more else (high, low)
+    if rule.holds(worst):
+        return "pass"
+    return "undecided" if rule.holds(best) else "fail"
+
+
+def _judge_lossless(rule: Rule, document: LoadDocument, evidence: Evidence) -> RuleVerdict:
+    found = losslessness(evidence.smoke, document.outputs)
+    count = found.divergences if rule.stat == "divergences" else found.ties
+    numbers = {
+        "judged": found.judged,
+        "compared": found.compared,
+        "divergences": found.divergences,
+        "ties": found.ties,
+        "unjudged": found.unjudged,
+    }
+    if other := _other_engines(document, evidence.smoke):
+        reason = f"The smoke test was of another deployment than the load test: {other}."
+        return _verdict(rule, None, "not_comparable", None, reason, numbers)
+    if count is None:
+        need = "run `specdeploy smoke`" if rule.stat == "divergences" else "run `specdeploy smoke`, or a greedy load"
+        reason = f"{rule.selector} was not measured: no answers were judged; {need}."
+        return _verdict(rule, None, "not_measured", None, reason, numbers)
+    holds, words = rule.holds(count), _lossless_words(rule, found)
+    status: Status = "pass" if holds else "fail"
+    if holds and rule.stat == "divergences" and found.unsure:
+        status, words = "undecided", f"{words}, but not all was decided ({', '.join(found.unsure)})"
+    return _verdict(rule, None, status, float(count), f"{rule.selector} is {_compared(rule, count)}: {words}.", numbers)
+
+
+def _lossless_words(rule: Rule, found: Losslessness) -> str:
+    load = f"{found.unjudged} of {found.compared} answers of the load test differ, unjudged"
+    smoke = f"the smoke test judged {found.judged} answers"
+    if rule.stat == "divergences":
+        return f"{smoke}; {load}" if found.unjudged else smoke
+    return f"{smoke}; {load}" if found.compared else smoke
+
+
+def _other_engines(document: LoadDocument, smoke: Mapping[str, Any] | None) -> str:
+    """Say which engines differ between the two tests; empty where none do, or one of them does not tell."""
+    there = (smoke or {}).get("deployment")
+    if not isinstance(there, dict):
+        return ""
+    both = [fingerprint_of(data) for data in (document.data, {"deployment": there})]
+    here, other = ({key: value for key, value in one.items() if key.startswith("engine.")} for one in both)
+    if not here or not other:
+        return ""
+    return "; ".join(f"{field} is {one!r} there and {two!r} here" for field, two, one in differences(here, other))
+
+
+def _compared(rule: Rule, value: float) -> str:
+    wanted = f"{rule.comparison} {amount(rule.limit or 0.0, rule.unit)}"
+    return f"{amount(value, rule.unit)}, which is {'' if rule.holds(value) else 'not '}{wanted}"
+
+
+def _verdict(
+    rule: Rule,
+    point: LoadPoint | None,
+    status: Status,
+    value: float | None,
+    reason: str,
+    numbers: Mapping[str, Any] | None = None,
+) -> RuleVerdict:
+    return RuleVerdict(
+        rule=rule, status=status, value=value, limit=rule.limit, point=point, reason=reason, numbers=numbers or {}
+    )

@@ -1,0 +1,168 @@
+"""What the gate judges by, read from where it lies: smoke test, raw records, baseline; and the baseline's upkeep."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from specdeploy.bench.load_report import RECORDS_FILE
+from specdeploy.errors import CannotDecide, ConfigError
+from specdeploy.gate.baseline import MOST_CHARACTERS, history, parse_baseline, render_baseline, with_run
+from specdeploy.gate.document import LoadDocument
+from specdeploy.gate.evidence import Evidence
+from specdeploy.gate.requests import needs_requests
+from specdeploy.gate.rules import LOSSLESS
+from specdeploy.pipeline.record_files import reading_records
+from specdeploy.pipeline.subject import read_document
+from specdeploy.pipeline.workspace import workspace
+from specdeploy.system.files import explained, write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from specdeploy.config.load import LoadedConfig
+    from specdeploy.gate.baseline import Baseline
+    from specdeploy.gate.rules import Rule
+
+_UPDATE: Final = "`specdeploy gate baseline update`"
+
+
+def preflight(loaded: LoadedConfig, rules: Sequence[Rule]) -> None:
+    """Read what rules need that is there before anything was measured: the baseline.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    if _relative(rules):
+        read_baseline(loaded)
+
+
+@contextlib.contextmanager
+def evidence_for(loaded: LoadedConfig, rules: Sequence[Rule], load: Mapping[str, Any]) -> Iterator[Evidence]:
+    """Read what rules are decided by beside the load test; what no rule asks for is not looked at.
+
+    Args:
+        loaded: Where it lies.
+
+        rules: The rules.
+
+        load: The content of ``load.json``.
+
+    Raises:
+        ConfigError: Something is there and cannot be read.
+    """
+    place, wanted = workspace(loaded), loaded.config.gate
+    lossless = any(rule.metric == LOSSLESS.key for rule in rules)
+    with contextlib.ExitStack() as stack:
+        records = _records(loaded, load) if needs_requests(rules) else None
+        yield Evidence(
+            smoke=read_document(place.smoke_json) if lossless else None,
+            baseline=read_baseline(loaded) if _relative(rules) else None,
+            requests=None if records is None else stack.enter_context(reading_records(records)),
+            baseline_runs=wanted.baseline_runs,
+            confidence=wanted.confidence,
+        )
+
+
+def _relative(rules: Sequence[Rule]) -> bool:
+    return any(rule.reference == "baseline" for rule in rules)
+
+
+def _records(loaded: LoadedConfig, load: Mapping[str, Any]) -> Path | None:
+    """Return the file of raw records beside the document; None when there is none."""
+    name = load.get("records_file", RECORDS_FILE)
+    if not isinstance(name, str) or Path(name).name != name:
+        raise ConfigError(f"load report: its records are in {name!r}, not in a file beside it", hint="Measure again.")
+    path = workspace(loaded).reports / name
+    return path if path.is_file() else None
+
+
+def baseline_path(loaded: LoadedConfig) -> Path:
+    """Return where the baseline is kept."""
+    return loaded.resolve(loaded.config.gate.baseline)
+
+
+def read_baseline(loaded: LoadedConfig) -> Baseline | None:
+    """Return the baseline; None when there is none.
+
+    Raises:
+        ConfigError: It cannot be read, or is no baseline.
+    """
+    path = baseline_path(loaded)
+    try:
+        with path.open("rb") as file:
+            # No more than a baseline can have: the reader refuses what is longer.
+            data = file.read(4 * MOST_CHARACTERS + 1)
+        return parse_baseline(data.decode("utf-8"), source=str(path))
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text: {error.reason}", hint="Restore it from its repository.") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="gate.baseline names the file.") from error
+
+
+def update_baseline(loaded: LoadedConfig, *, label: str = "", reset: bool = False) -> Baseline:
+    """Add the last load test to the baseline, or begin a new one with it, and return it.
+
+    Args:
+        loaded: Where both are.
+
+        label: What the run was of, such as a commit.
+
+        reset: Whether a new baseline is begun, whatever was there.
+
+    Raises:
+        ConfigError: A document cannot be read, the run is in the baseline already, or the file cannot be written.
+
+        CannotDecide: Nothing was measured, or the run is nothing to compare with.
+    """
+    path = workspace(loaded).load_json
+    load = read_document(path)
+    if load is None:
+        raise CannotDecide(f"there is no {path}: nothing has been measured", hint="run `specdeploy load` first")
+    baseline = with_run(None if reset else read_baseline(loaded), LoadDocument(load), label=label)
+    with explained(baseline_path(loaded)):
+        # Half of a surrogate pair, which some server may say, is no UTF-8; written out it is JSON all the same.
+        write_atomic(baseline_path(loaded), render_baseline(baseline).encode("utf-8", "backslashreplace"))
+    return baseline
+
+
+def require_baseline(loaded: LoadedConfig) -> Baseline:
+    """Return the baseline.
+
+    Raises:
+        CannotDecide: There is none.
+
+        ConfigError: It cannot be read, or is no baseline.
+    """
+    baseline = read_baseline(loaded)
+    if baseline is None:
+        raise CannotDecide(f"there is no baseline: {baseline_path(loaded)}", hint=f"{_UPDATE} begins one.")
+    return baseline
+
+
+def baseline_document(loaded: LoadedConfig, baseline: Baseline) -> dict[str, Any]:
+    """Return a baseline as plain data, with how many days it has and needs."""
+    return {
+        "schema_version": "1.0",
+        "kind": "gate-baseline-summary",
+        "path": str(baseline_path(loaded)),
+        "days": len(baseline.days),
+        "needed_days": loaded.config.gate.baseline_runs,
+        "fingerprint": dict(baseline.fingerprint),
+        "runs": [{"created": run.created, "label": run.label} for run in baseline.runs],
+        "series": {key: {"unit": one.unit, "values": list(one.values)} for key, one in baseline.series.items()},
+    }
+
+
+def baseline_history(loaded: LoadedConfig) -> str:
+    """Return the runs of the baseline as CSV.
+
+    Raises:
+        CannotDecide: There is no baseline.
+
+        ConfigError: It cannot be read, or is no baseline.
+    """
+    return history(require_baseline(loaded))

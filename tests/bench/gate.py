@@ -1,0 +1,146 @@
+"""How often the gate's decisions are wrong, by simulation with the rules themselves: seeded, so always the same rows.
+
+Each run is off by 4 %, each session (a day, a machine's mood) by 5 %, and a machine drifts by 2 % from run to run.
+Pairs are interleaved (ABBA) within one session; the runs of a baseline are of a session each. Noise is normal, or has
+the heavy tails of Student's t with 3 degrees of freedom at the same standard deviation, or is skewed: mostly smaller,
+and now and then a run that is much slower.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specdeploy.bench.intervals import percentile_interval, share_interval
+from specdeploy.bench.paired import paired_ratio
+from specdeploy.gate.claims import Count, is_claimed
+from specdeploy.gate.regression import decide, of_pairs, of_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Draw = Callable[[np.random.Generator, int], np.ndarray]
+
+REPEATS = 20_000
+RUN, SESSION, DRIFT = 0.04, 0.05, 0.02
+PAIRS = DAYS = 5
+ALLOWED, CONFIDENCE = 0.05, 0.95
+SEED = 7
+
+
+def _skewed(rng: np.random.Generator, size: int) -> np.ndarray:
+    return 1.0 - rng.exponential(size=size)
+
+
+NOISES: dict[str, Draw] = {
+    "normal": lambda rng, size: rng.standard_normal(size),
+    "heavy-tailed": lambda rng, size: rng.standard_t(3, size) / np.sqrt(3),
+    "skewed": _skewed,
+}
+
+
+def pairs(rng: np.random.Generator, draw: Draw, loss: float) -> np.ndarray:
+    """Return the ratios of new over old throughput of interleaved pairs."""
+    logs = draw(rng, 2 * PAIRS) * RUN + np.arange(2 * PAIRS) * np.log1p(-DRIFT)
+    first, second = logs[0::2], logs[1::2]
+    # Old first, then new first, and so on.
+    swapped = np.arange(PAIRS) % 2 == 1
+    old, new = np.where(swapped, second, first), np.where(swapped, first, second)
+    return np.exp(new - old) * (1 - loss)
+
+
+def paired_rates(noise: str, loss: float, repeats: int = REPEATS) -> dict[str, float]:
+    """Return the share of each decision about interleaved pairs, where throughput was lost by a share."""
+    rng, seen = np.random.default_rng(SEED), Counter()
+    for _ in range(repeats):
+        ratios = pairs(rng, NOISES[noise], loss).tolist()
+        change = of_pairs(ratios, higher_is_better=True, allowed=ALLOWED, confidence=CONFIDENCE)
+        seen[decide(change, change.p, CONFIDENCE)] += 1
+    return _shares(seen, repeats)
+
+
+def paired_coverage(noise: str, repeats: int = REPEATS) -> float:
+    """Return how often the interval of the speed-up holds the true one."""
+    rng, hits = np.random.default_rng(SEED), 0
+    for _ in range(repeats):
+        ratio = paired_ratio(pairs(rng, NOISES[noise], 0.0).tolist())
+        hits += (ratio.ci_low or 0) <= 1.0 <= (ratio.ci_high or 0)
+    return hits / repeats
+
+
+def baseline_rates(noise: str, loss: float, repeats: int = REPEATS) -> dict[str, float]:
+    """Return the share of each decision about one run against a baseline of several days."""
+    rng, seen, draw = np.random.default_rng(SEED), Counter(), NOISES[noise]
+    for _ in range(repeats):
+        runs = np.exp(draw(rng, DAYS + 1) * SESSION + draw(rng, DAYS + 1) * RUN)
+        value = float(runs[-1]) * (1 - loss)
+        change = of_runs(value, runs[:-1].tolist(), higher_is_better=True, allowed=ALLOWED, confidence=CONFIDENCE)
+        seen[decide(change, change.p, CONFIDENCE)] += 1
+    return _shares(seen, repeats)
+
+
+def threshold_rates(noise: str, loss: float, repeats: int = REPEATS) -> float:
+    """Return how often a threshold alone, against the mean of a stored baseline, calls a regression."""
+    rng, draw, alarms = np.random.default_rng(SEED), NOISES[noise], 0
+    for _ in range(repeats):
+        runs = np.exp(draw(rng, DAYS + 1) * SESSION + draw(rng, DAYS + 1) * RUN)
+        alarms += float(runs[-1]) * (1 - loss) < (1 - ALLOWED) * float(runs[:-1].mean())
+    return alarms / repeats
+
+
+def percentile_coverage(percentile: float, n: int, repeats: int = REPEATS // 10) -> float:
+    """Return how often the order statistics around a percentile of lognormal latencies hold the true one."""
+    from scipy.special import ndtri
+
+    rng, true, hits = np.random.default_rng(SEED), float(np.exp(0.5 * ndtri(percentile / 100))), 0
+    for _ in range(repeats):
+        low, high = percentile_interval(np.sort(rng.lognormal(0, 0.5, n)), percentile)
+        hits += (low is None or low <= true) and (high is None or true <= high)
+    return hits / repeats
+
+
+def share_coverage(share: float, n: int, repeats: int = REPEATS) -> float:
+    """Return how often Wilson's interval of a share holds the true one."""
+    rng, hits = np.random.default_rng(SEED), 0
+    for kept in rng.binomial(n, share, repeats):
+        low, high = share_interval(int(kept), n) or (0.0, 0.0)
+        hits += low <= share <= high
+    return hits / repeats
+
+
+def false_claims(share: float, n: int, repeats: int = REPEATS) -> float:
+    """Return how often a percentile just beyond its limit is claimed all the same."""
+    rng = np.random.default_rng(SEED)
+    kept = rng.binomial(n, share, repeats)
+    return sum(is_claimed(Count(kept=int(k), over=n - int(k)), share, CONFIDENCE) for k in kept) / repeats
+
+
+def rows(repeats: int = REPEATS) -> list[tuple[str, float]]:
+    """Return the rates, for a rule that allows 5 %."""
+    found = []
+    for noise in NOISES:
+        found += [
+            (f"gate, {PAIRS} pairs, {noise}: false alarms", paired_rates(noise, 0.0, repeats)["fail"]),
+            (f"gate, {PAIRS} pairs, {noise}: 10 % worse caught", paired_rates(noise, 0.10, repeats)["fail"]),
+            (f"gate, {PAIRS} pairs, {noise}: 15 % worse caught", paired_rates(noise, 0.15, repeats)["fail"]),
+            (f"gate, {PAIRS} pairs, {noise}: 10 % worse passed", paired_rates(noise, 0.10, repeats)["pass"]),
+            (f"gate, {PAIRS} pairs, {noise}: coverage of 95 %", paired_coverage(noise, repeats)),
+            (f"gate, {DAYS} days, {noise}: false alarms", baseline_rates(noise, 0.0, repeats)["fail"]),
+            (f"gate, {DAYS} days, {noise}: 20 % worse caught", baseline_rates(noise, 0.20, repeats)["fail"]),
+            (f"gate, {DAYS} days, {noise}: 20 % worse passed", baseline_rates(noise, 0.20, repeats)["pass"]),
+            (f"threshold alone, {DAYS} days, {noise}: false alarms", threshold_rates(noise, 0.0, repeats)),
+        ]
+    few = max(repeats // 10, 1)
+    found += [
+        (f"p{at} of {n}, order statistics: coverage of 95 %", percentile_coverage(at, n, few))
+        for at, n in ((50, 200), (90, 500), (99, 2000))
+    ]
+    found.append(("90 % of 300, Wilson: coverage of 95 %", share_coverage(0.9, 300, repeats)))
+    found.append(("p99 of 1000 that is not kept: claimed", false_claims(0.99, 1000, repeats)))
+    return found
+
+
+def _shares(seen: Counter[str], repeats: int) -> dict[str, float]:
+    return {decision: seen[decision] / repeats for decision in ("pass", "fail", "blurred", "unproven")}
