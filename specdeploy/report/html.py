@@ -31,6 +31,7 @@ _VERDICTS: Final = {
     "fail": "Gate failed",
     "undecided": "Gate undecided",
     "not_measured": "Gate undecided: not measured",
+    "not_comparable": "Gate undecided: not comparable",
 }
 
 

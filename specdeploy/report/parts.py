@@ -21,6 +21,7 @@ STATUS: Final = {
     "fail": ("Fail", "fail"),
     "undecided": ("Undecided", "open"),
     "not_measured": ("Not measured", "open"),
+    "not_comparable": ("Not comparable", "open"),
     "skip": ("Skipped", "open"),
 }
 

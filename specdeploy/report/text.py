@@ -38,7 +38,9 @@ _STATUS: Final = {
     "skip": "SKIP",
     "undecided": "UNDECIDED",
     "not_measured": "NOT MEASURED",
+    "not_comparable": "NOT COMPARABLE",
 }
+_ADVISORY: Final = " (advisory)"
 # Statuses whose reason is told in full below the table; in it, a reason has one line of this many characters.
 _NOT_PASSED: Final = (("undecided", "undecided"), ("skip", "skipped"))
 _TOLD_IN_FULL: Final = ("fail", "undecided")
@@ -104,14 +106,18 @@ def gate_table(gate: Mapping[str, Any]) -> str:
     """Return ``gate.json`` as a table of rules with their reasons and a closing line."""
     rows = [
         (
-            _STATUS[rule["status"]],
-            rule["rule"],
+            f"{_STATUS[rule['status']]}{_ADVISORY if rule.get('advisory') else ''}",
+            one_line(rule["rule"]),
             amount(rule["value"], rule["unit"]),
             f"{rule['comparison']} {amount(rule['limit'], rule['unit'])}",
         )
         for rule in gate["rules"]
     ]
-    reasons = [f"  {rule['rule']}: {rule['reason']}" for rule in gate["rules"] if rule["status"] != "pass"]
+    reasons = [
+        f"  - {one_line(rule['rule'])}: {one_line(rule['reason'])}"
+        for rule in gate["rules"]
+        if rule["status"] != "pass"
+    ]
     table = _table(("", "rule", "measured", "limit"), rows)
     verdict = f"gate: {_STATUS[gate['status']]} (exit code {gate['exit_code']})"
     return _lines((table, *reasons, verdict))
