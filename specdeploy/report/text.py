@@ -113,6 +113,7 @@ def gate_table(gate: Mapping[str, Any]) -> str:
         )
         for rule in gate["rules"]
     ]
+    # The dash keeps a name from standing first in its line, where a CI server looks for commands.
     reasons = [
         f"  - {one_line(rule['rule'])}: {one_line(rule['reason'])}"
         for rule in gate["rules"]
