@@ -55,7 +55,9 @@ def command(
     def show(document: Mapping[str, Any], said: tuple[str, ...]) -> None:
         problems.extend(said)
         _show_problems(said)
-        _show(document, how)
+        # With --json the error that follows is the document of a gate that had nothing to judge.
+        if document["rules"] or not as_json:
+            _show(document, how)
 
     document = gate_results.judge(loaded, rules, _files(markdown, junit, how), show)
     exit_code: int = document["exit_code"]
@@ -85,15 +87,12 @@ def _show(document: Mapping[str, Any], how: str) -> None:
     from specdeploy.report import gate_outcome
     from specdeploy.report.text import gate_table
 
-    judged = bool(document["rules"])
     if how == "json":
-        # Where there was nothing to judge, the error is the document.
-        if judged:
-            _render.document(document)
+        _render.document(document)
         return
     if how == "github":
         _render.github_annotations(gate_outcome.findings(document), "")
-    if judged:
+    if document["rules"]:
         say(gate_table(document))
 
 

@@ -108,6 +108,16 @@ def test_nothing_measured_leaves_nothing_green(folder: Path, tmp_path: Path) -> 
         assert file.read_text().startswith("## Gate could not decide\n")
 
 
+@pytest.mark.parametrize(("arguments", "kind"), [(("--json",), "error"), (("--format", "json"), "gate")])
+def test_nothing_measured_is_one_document(folder: Path, arguments: tuple[str, ...], kind: str) -> None:
+    """Standard output is JSON that says why, by either spelling."""
+    (folder / "reports" / "load.json").unlink()
+    done = run(folder, *arguments)
+
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["exit_code"], document["kind"]) == (3, 3, kind)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
