@@ -90,8 +90,10 @@ def findings(gate: Mapping[str, Any]) -> Iterator[Finding]:
             continue
         # Advice that cannot be given is worth a line, advice that was not heeded a warning.
         severity = _SEVERITY.get(stands) or ("warning" if status == "fail" else "info")
-        advice = "advisory: " if stands == "advice" else ""
-        message = f"{advice}{rule.get('rule')}: {words(status)}. {rule.get('reason', '')}".strip()
+        name = str(rule.get("rule"))
+        # A rule may say so itself.
+        advice = "advisory: " if stands == "advice" and not name.startswith("advisory:") else ""
+        message = f"{advice}{name}: {words(status)}. {rule.get('reason', '')}".strip()
         yield Finding(severity=severity, code=f"gate.{status.replace('_', '-')}", message=message)
     said = complaint(gate)
     if said:

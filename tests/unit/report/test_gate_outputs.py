@@ -285,7 +285,7 @@ def test_annotations_are_errors_warnings_and_notices(capsys: pytest.CaptureFixtu
         rule("undecided"),
         rule("not_comparable"),
         rule("fail", advisory=True),
-        rule("not_measured", advisory=True),
+        rule("not_measured", "advisory: error_rate <= 0", advisory=True),
     )
     _render.github_annotations(gate_outcome.findings(gate(*rules, exit_code=1, status="fail")), "")
     lines = capsys.readouterr().out.splitlines()
@@ -299,6 +299,7 @@ def test_annotations_are_errors_warnings_and_notices(capsys: pytest.CaptureFixtu
     ]
     assert lines[0].endswith("::error_rate <= 0: fail. 50%25, too much.")
     assert "::advisory: error_rate <= 0: fail." in lines[3]
+    assert "::advisory: error_rate <= 0: not measured." in lines[4]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
