@@ -118,4 +118,16 @@ def with_full_hash(loaded: LoadedConfig) -> LoadedConfig:
     return dataclasses.replace(loaded, config=changed, origin={**loaded.origin, "build.full_hash": "--full-hash"})
 
 
+def shown_format(ctx: click.Context, how: str, *, as_json: bool) -> str:
+    """Return the format of ``--format`` or ``--json``, which is short for ``--format json``.
+
+    Raises:
+        UsageError: They contradict each other, so one of them would be ignored.
+    """
+    named = ctx.get_parameter_source("how") is click.core.ParameterSource.COMMANDLINE
+    if as_json and named and how != "json":
+        raise click.UsageError(f"--json is --format json, and --format {how} is given as well: give one of them", ctx)
+    return "json" if as_json else how
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print a machine-readable document instead.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specdeploy.cli._options import config_option, json_option, load, overrides_option
+from specdeploy.cli._options import config_option, json_option, load, overrides_option, shown_format
 from specdeploy.cli._streams import say
 
 if TYPE_CHECKING:
@@ -51,25 +51,21 @@ def command(  # every option by its name
     from specdeploy.triton.lint import lint_repository
     from specdeploy.triton.sources import engine_listing, read_repository
 
-    _refuse_contradictions(ctx, repository, overrides, as_json=as_json, how=how)
+    how = shown_format(ctx, how, as_json=as_json)
+    _refuse_contradictions(ctx, repository, overrides)
     place = _place(repository, config_path, overrides)
     findings = lint_repository(read_repository(place), None if no_engines else engine_listing(place))
-    _show(place, findings, "json" if as_json else how)
+    _show(place, findings, how)
     fatal = {"error", "warning"} if strict else {"error"}
     return EXIT_USAGE if any(finding.severity in fatal for finding in findings) else EXIT_OK
 
 
-def _refuse_contradictions(
-    ctx: click.Context, repository: str | None, overrides: tuple[str, ...], *, as_json: bool, how: str
-) -> None:
+def _refuse_contradictions(ctx: click.Context, repository: str | None, overrides: tuple[str, ...]) -> None:
     """Refuse options of which one would be ignored.
 
     Raises:
         UsageError: There are some.
     """
-    named = ctx.get_parameter_source("how") is click.core.ParameterSource.COMMANDLINE
-    if as_json and named and how != "json":
-        raise click.UsageError(f"--json is --format json, and --format {how} is given as well: give one of them", ctx)
     if repository == "":
         raise click.UsageError("REPOSITORY is empty: name a directory, or leave it out for the configuration's", ctx)
     if repository is not None and overrides:

@@ -199,8 +199,8 @@ def command(
     from specdeploy.cli import _render
     from specdeploy.errors import EXIT_CANNOT_DECIDE, EXIT_OK
     from specdeploy.pipeline.exporting import export, require_exports
+    from specdeploy.pipeline.outputs import require_writable
     from specdeploy.pipeline.shards import ALONE
-    from specdeploy.pipeline.smoke_results import require_writable
     from specdeploy.pipeline.workspace import workspace
     from specdeploy.report.text import load_table
 

@@ -185,11 +185,12 @@ def record(
     from pathlib import Path
 
     from specdeploy.cli import _render
-    from specdeploy.pipeline import smoke_results, smoking
+    from specdeploy.pipeline import smoking
+    from specdeploy.pipeline.outputs import require_writable
 
     foreign = _Foreign(openai, api_model, api_key_env, front_door)
     foreign.require_sense(server)
-    smoke_results.require_writable(Path(output), "-o")
+    require_writable(Path(output), "-o")
     place = foreign.place(loaded, server)
     with _leaving_promptly(), _subject(loaded, server, foreign, place) as subject:
         golden = smoking.record(loaded, subject, Path(output), prompts=prompts)

@@ -6,18 +6,16 @@ A run of some checks has a file of its own, so that a readiness gate does not ta
 from __future__ import annotations
 
 import dataclasses
-import errno
-import os
 from typing import TYPE_CHECKING, Any
 
-from specdeploy.errors import ConfigError
+from specdeploy.pipeline.outputs import problem, require_writable
 from specdeploy.pipeline.subject import deployment
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.smoke.junit import junit as junit_xml
 from specdeploy.system.files import write_atomic, write_json_atomic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from specdeploy.config.load import LoadedConfig
@@ -60,10 +58,10 @@ class Place:
 
     def write(self, document: Mapping[str, Any]) -> tuple[str, ...]:
         """Write the files, each whether or not the other can be written; return what went wrong."""
-        problems = [_problem(_REPORTS, self.results, lambda path: write_json_atomic(path, document))]
+        problems = [problem(_REPORTS, self.results, lambda path: write_json_atomic(path, document))]
         if self.junit is not None:
-            problems.append(_problem(_JUNIT, self.junit, lambda path: write_atomic(path, junit_xml(document))))
-        return tuple(problem for problem in problems if problem)
+            problems.append(problem(_JUNIT, self.junit, lambda path: write_atomic(path, junit_xml(document))))
+        return tuple(said for said in problems if said)
 
 
 def own_place(loaded: LoadedConfig, junit: Path | None = None) -> Place:
@@ -78,37 +76,3 @@ def other_place(loaded: LoadedConfig, *, kind: str, url: str, junit: Path | None
         results=workspace(loaded).reports / f"smoke-{kind}.json",
         junit=junit,
     )
-
-
-def require_writable(path: Path, named_by: str) -> None:
-    """Stop when a file cannot be written; missing folders are made.
-
-    Args:
-        path: The file.
-
-        named_by: The option or key that names it, for the message.
-
-    Raises:
-        ConfigError: It cannot.
-    """
-    try:
-        if path.exists() and not path.is_file():
-            raise OSError(errno.EISDIR, "it is no file")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # As atomic writing does it: another name in the same folder.
-        trial = path.with_name(f".{path.name}.new-{os.getpid()}")
-        trial.touch()
-        trial.unlink()
-    except OSError as error:
-        raise ConfigError(
-            f"{named_by}: {path} cannot be written: {error.strerror}",
-            hint="name a file in a folder that we may write to; nothing was asked yet",
-        ) from error
-
-
-def _problem(named_by: str, path: Path, write: Callable[[Path], None]) -> str:
-    try:
-        write(path)
-    except OSError as error:
-        return f"{named_by}: {path} cannot be written: {error.strerror or error}"
-    return ""

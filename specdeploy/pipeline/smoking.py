@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.errors import EXIT_OK, ConfigError, EnvironmentFault, ServerFault
-from specdeploy.pipeline.smoke_results import own_place, require_writable
+from specdeploy.pipeline.outputs import require_writable
+from specdeploy.pipeline.smoke_results import own_place
 from specdeploy.pipeline.subject import connect, fixed_by, most_drafts, prompts_of, provenance
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.smoke.checks import golden as golden_check

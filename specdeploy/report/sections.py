@@ -51,7 +51,7 @@ def gate_section(gate: Mapping[str, Any] | None) -> Markup:
         tag(
             "tr",
             parts.status_cell(rule["status"]),
-            tag("td", tag("code", rule["rule"])),
+            tag("td", tag("code", rule["rule"]), " (advisory)" if rule.get("advisory") else None),
             parts.number(amount(rule["value"], rule["unit"])),
             parts.number(
                 DASH if rule["limit"] is None else f"{rule['comparison']} {amount(rule['limit'], rule['unit'])}"

@@ -40,6 +40,7 @@ _STATUS: Final = {
     "not_measured": "NOT MEASURED",
     "not_comparable": "NOT COMPARABLE",
 }
+_ADVISORY: Final = " (advisory)"
 # Statuses whose reason is told in full below the table; in it, a reason has one line of this many characters.
 _NOT_PASSED: Final = (("undecided", "undecided"), ("skip", "skipped"))
 _TOLD_IN_FULL: Final = ("fail", "undecided")
@@ -105,14 +106,19 @@ def gate_table(gate: Mapping[str, Any]) -> str:
     """Return ``gate.json`` as a table of rules with their reasons and a closing line."""
     rows = [
         (
-            _STATUS[rule["status"]],
-            rule["rule"],
+            f"{_STATUS[rule['status']]}{_ADVISORY if rule.get('advisory') else ''}",
+            one_line(rule["rule"]),
             amount(rule["value"], rule["unit"]),
             "-" if rule["limit"] is None else f"{rule['comparison']} {amount(rule['limit'], rule['unit'])}",
         )
         for rule in gate["rules"]
     ]
-    reasons = [f"  {rule['rule']}: {rule['reason']}" for rule in gate["rules"] if rule["status"] != "pass"]
+    # The dash keeps a name from standing first in its line, where a CI server looks for commands.
+    reasons = [
+        f"  - {one_line(rule['rule'])}: {one_line(rule['reason'])}"
+        for rule in gate["rules"]
+        if rule["status"] != "pass"
+    ]
     table = _table(("", "rule", "measured", "limit"), rows)
     verdict = f"gate: {_STATUS[gate['status']]} (exit code {gate['exit_code']})"
     return _lines((table, *reasons, verdict))

@@ -39,6 +39,13 @@ def write_atomic(path: Path, data: bytes | str) -> None:
         file.write(data.encode() if isinstance(data, str) else data)
 
 
+def append_text(path: Path, text: str) -> None:
+    """Add a text to the end of a file that belongs to somebody else, on a line of its own and in one write."""
+    with path.open("ab", buffering=0) as file:
+        start = b"" if file.tell() == 0 else b"\n"
+        file.write(start + text.encode("utf-8", "backslashreplace"))
+
+
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a file, empty and for reading and writing, that takes the name *path* when the block ends without an error.

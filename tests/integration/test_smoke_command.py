@@ -360,7 +360,7 @@ def test_results_that_could_not_be_written_are_known_before_the_run(folder: Path
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     assert "cannot be written" in done.stderr
-    assert "nothing was asked yet" in done.stderr
+    assert "nothing was done yet" in done.stderr
 
 
 # The page

@@ -11,8 +11,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from specdeploy.report.junit import clean
 from specdeploy.smoke import CheckResult, SmokeReport
-from specdeploy.smoke.junit import clean, junit
+from specdeploy.smoke.junit import junit
 
 #: Element -> (its attributes that the schema knows, those that it requires, its children).
 #: Source: jenkinsci/xunit-plugin, src/main/resources/org/jenkinsci/plugins/xunit/types/model/xsd/junit-10.xsd.

@@ -1,0 +1,77 @@
+"""Files that a command was asked to write: tried before the work begins, and named when they cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from specdeploy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def require_writable(path: Path, named_by: str) -> None:
+    """Stop when a file cannot be written; missing folders are made.
+
+    Args:
+        path: The file.
+
+        named_by: The option or key that names it, for the message.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EISDIR, "it is no file")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # As atomic writing does it: another name in the same folder.
+        trial = path.with_name(f".{path.name}.new-{os.getpid()}")
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{named_by}: {path} cannot be written: {error.strerror}",
+            hint="name a file in a folder that we may write to; nothing was done yet",
+        ) from error
+
+
+def require_appendable(path: Path, named_by: str) -> None:
+    """Stop when nothing can be added to a file, which is made when it is not there.
+
+    Args:
+        path: The file.
+
+        named_by: The variable that names it, for the message.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    try:
+        with path.open("ab"):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{named_by}: {path} cannot be written: {error.strerror}",
+            hint=f"unset {named_by}, or set it to a file that we may write to; nothing was done yet",
+        ) from error
+
+
+def problem(named_by: str, path: Path, write: Callable[[Path], None]) -> str:
+    """Write a file, and return what went wrong; empty when nothing did.
+
+    Args:
+        named_by: The option or key that names it, for the message.
+
+        path: The file.
+
+        write: Writes it.
+    """
+    try:
+        write(path)
+    except OSError as error:
+        return f"{named_by}: {path} cannot be written: {error.strerror or error}"
+    return ""

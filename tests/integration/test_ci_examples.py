@@ -1,0 +1,241 @@
+"""The workflows under ``examples/ci/``, and the page about them: sound by their linters, with commands that exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+import yaml
+
+from specdeploy.cli import cli
+from tests.deployments import specdeploy, write_deployment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+GITHUB = sorted((ROOT / "examples" / "ci" / "github").glob("*.yml"))
+GITLAB = ROOT / "examples" / "ci" / "gitlab" / ".gitlab-ci.yml"
+PAGE = (ROOT / "docs" / "ci.md").read_text()
+README = (ROOT / "README.md").read_text().split("## In CI\n")[1].split("\n## ")[0]
+#: GitHub's own actions may be named by their major version; any other would have to be pinned by its hash.
+ZIZMOR = 'rules: {unpinned-uses: {config: {policies: {"actions/*": ref-pin}}}}\n'
+# The label of the runner is the user's to choose.
+ACTIONLINT = ("-no-color", "-ignore", 'label "gpu" is unknown', "-shellcheck=", "-pyflakes=")
+SCRIPTS = ("before_script", "script", "after_script")
+
+
+def scripts(path: Path) -> list[str]:
+    """Return what the jobs of a pipeline run in a shell."""
+    document = yaml.safe_load(path.read_text())
+    if path == GITLAB:
+        jobs = [value for value in document.values() if isinstance(value, dict)]
+        return [line for job in jobs for key in SCRIPTS for line in job.get(key, [])]
+    return [step["run"] for job in document["jobs"].values() for step in job["steps"] if "run" in step]
+
+
+def command_lines(script: str) -> Iterator[list[str]]:
+    """Yield the words of each command of ours in a script, without what a shell keeps for itself."""
+    for line in script.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        command: list[str] = []
+        for word in [*lexer, ";"]:
+            if set(word) <= set("();<>|&"):
+                if command[:1] == ["specdeploy"]:
+                    yield command
+                command = []
+            else:
+                command.append(word)
+
+
+def require_exists(words: list[str]) -> None:
+    """Fail, as the program does, where a command, an option or an argument is none of ours."""
+    command: click.Command = cli
+    context, (name, *arguments) = None, words
+    while True:
+        context = command.make_context(name, [*arguments], parent=context)
+        if not isinstance(command, click.Group):
+            return
+        left = [*getattr(context, "_protected_args", ()), *context.args]
+        if not left:
+            assert command.invoke_without_command, words
+            return
+        found, sub, arguments = command.resolve_command(context, left)
+        assert found is not None
+        assert sub is not None
+        name, command = found, sub
+
+
+def run(program: str, *arguments: str | Path) -> None:
+    """Run a linter of the development environment, and fail with what it says."""
+    done = subprocess.run(
+        [Path(sys.executable).with_name(program), *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# Linters
+
+
+@pytest.mark.parametrize("path", GITHUB, ids=lambda path: path.name)
+def test_workflows_are_as_github_has_them(path: Path) -> None:
+    """By the schema of its workflows."""
+    run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", path)
+
+
+def test_the_pipeline_is_as_gitlab_has_it() -> None:
+    """By the schema of its pipelines."""
+    run("check-jsonschema", "--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci", GITLAB)
+
+
+def test_zizmor_has_nothing_to_say(tmp_path: Path) -> None:
+    """No injection, no permission too many, no credentials left behind, by its pickiest rules."""
+    config = tmp_path / "zizmor.yml"
+    config.write_text(ZIZMOR)
+
+    run("zizmor", "--offline", "--no-progress", "--persona", "pedantic", "--config", config, *GITHUB)
+
+
+def test_actionlint_has_nothing_to_say() -> None:
+    """Expressions, contexts and the inputs of actions, where the linter is installed."""
+    program = shutil.which("actionlint")
+    if program is None:
+        pytest.skip("actionlint is not installed: no package that pip can install offline has it")
+    done = subprocess.run([program, *ACTIONLINT, *GITHUB], capture_output=True, text=True, timeout=120, check=False)
+
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+@pytest.mark.parametrize("path", GITHUB, ids=lambda path: path.name)
+def test_workflows_are_bounded_and_may_only_read(path: Path) -> None:
+    """Every job has a time-out, every workflow a concurrency group, and actions are GitHub's, by a major version."""
+    document = yaml.safe_load(path.read_text())
+    uses = [step["uses"] for job in document["jobs"].values() for step in job["steps"] if "uses" in step]
+
+    assert document["permissions"] == {"contents": "read"}
+    assert "github.ref" in document["concurrency"]["group"]
+    assert all("permissions" not in job and 0 < job["timeout-minutes"] <= 180 for job in document["jobs"].values())
+    assert all(re.fullmatch(r"actions/[a-z/-]+@v\d+", used) for used in uses)
+
+
+def test_results_are_kept_and_shown() -> None:
+    """Artifacts also of a failure, JUnit as GitLab's report, the summary and the link on the page of GitHub's job."""
+    jobs = [job for job in yaml.safe_load(GITLAB.read_text()).values() if isinstance(job, dict) and "script" in job]
+
+    assert len(jobs) == 2
+    for job in jobs:
+        kept: dict[str, Any] = job["artifacts"]
+        assert (kept["when"], kept["reports"]["junit"], kept["paths"][0]) == ("always", "reports/*.xml", "reports/")
+        assert kept["expose_as"]
+        assert job["timeout"]
+    for path in GITHUB:
+        text = path.read_text()
+        assert "actions/upload-artifact@" in text
+        assert "specdeploy gate --format github --junit reports/gate.xml" in text
+        assert '>> "$GITHUB_STEP_SUMMARY"' in text
+
+
+# Commands
+
+
+def test_what_is_checked_is_found() -> None:
+    """The words of a command end where the shell takes over."""
+    script = (
+        'a && specdeploy up --json > out\nspecdeploy gate --rule "x <= 1" || echo "specdeploy no"\npython "$specdeploy"'
+    )
+
+    assert list(command_lines(script)) == [["specdeploy", "up", "--json"], ["specdeploy", "gate", "--rule", "x <= 1"]]
+
+
+@pytest.mark.parametrize("words", ["nope", "gate --nope", "serve stop now", "smoke --format xml", "engines", "up here"])
+def test_what_does_not_exist_is_refused(words: str) -> None:
+    """The check itself can fail: unknown commands, options, values and arguments."""
+    with pytest.raises((click.UsageError, AssertionError, click.exceptions.NoArgsIsHelpError)):
+        require_exists(["specdeploy", *words.split()])
+
+
+@pytest.mark.parametrize("path", [*GITHUB, GITLAB], ids=lambda path: path.name)
+def test_every_command_of_a_pipeline_exists(path: Path) -> None:
+    """Each line of ours parses as the program would parse it; the line from build to gate is there."""
+    found = [words for script in scripts(path) for words in command_lines(script)]
+
+    for words in found:
+        require_exists(words)
+    assert {"gate"} <= {words[1] for words in found}
+    assert {"up"} <= {words[1] for words in found} or {"build", "serve", "smoke", "load"} <= {w[1] for w in found}
+
+
+@pytest.mark.cpu
+@pytest.mark.triton
+@pytest.mark.timeout(600)
+def test_the_commands_of_the_workflows_work_in_their_order(tmp_path: Path) -> None:
+    """Each ends with 0 on a tiny pair (with the cpu profile in place of a GPU's), and leaves results and summary."""
+    write_deployment(tmp_path)
+    for path in GITHUB:
+        summary = tmp_path / f"{path.stem}.md"
+        environment = {"SPECDEPLOY_CONFIG": "specdeploy.yaml", "GITHUB_STEP_SUMMARY": str(summary)}
+        try:
+            for words in (words for script in scripts(path) for words in command_lines(script)):
+                if words[1] != "runtime":
+                    done = specdeploy(*words[1:], cwd=tmp_path, env=environment)
+                    assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+        finally:
+            specdeploy("serve", "stop", cwd=tmp_path)
+        assert summary.read_text().startswith("## Gate passed\n")
+    kept = {file.name for file in (tmp_path / "reports").iterdir()}
+    assert {"load.json", "gate.json", "gate.xml", "gate.md", "smoke.xml", "report.html"} <= kept
+
+
+def test_every_command_of_the_page_exists() -> None:
+    """Also those of the README's section."""
+    lines = [
+        line for block in re.findall(r"```console\n(.*?)```", PAGE, flags=re.DOTALL) for line in block.splitlines()
+    ]
+    found = [line.removeprefix("$ ") for line in lines] + re.findall(
+        r"^    (specdeploy .*)$", README, flags=re.MULTILINE
+    )
+
+    assert all(line.startswith("$ specdeploy ") for line in lines)
+    assert len(found) > len(lines) > 0
+    for line in found:
+        for words in command_lines(line):
+            require_exists(words)
+
+
+def test_files_that_the_page_names_exist() -> None:
+    """In its table and elsewhere; and none of the examples is left out."""
+    named = set(re.findall(r"`((?:examples|build)/[\w./-]+\w)`", PAGE))
+
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    assert {path.relative_to(ROOT).as_posix() for path in (*GITHUB, GITLAB)} <= named
+
+
+def test_the_page_says_what_the_outputs_are() -> None:
+    """Its table of verdicts is that of the code."""
+    from specdeploy.report import gate_outcome
+    from specdeploy.report.gate_junit import gate_junit
+
+    section = PAGE.split("### What makes the job red\n")[1].split("\n## ")[0]
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+\| [^|]+) \|$", section, flags=re.MULTILINE))
+    cases = {
+        "pass": ("pass", False),
+        "fail": ("fail", False),
+        "undecided, not measured, not comparable": ("not_comparable", False),
+        "fail, of an advisory rule": ("fail", True),
+        "anything else but a pass, of an advisory rule": ("undecided", True),
+    }
+    for words, (status, advisory) in cases.items():
+        junit, annotation = rows[words].split(" | ")
+        gate = {"rules": [{"rule": "r", "status": status, "advisory": advisory}], "exit_code": 0 if advisory else 1}
+        severities = [finding.severity for finding in gate_outcome.findings(gate) if status != "pass"]
+        told = {"error": "`::error`", "warning": "`::warning`", "info": "`::notice`"}
+        assert [annotation] == ([told[severity] for severity in severities] or ["none"])
+        assert ("<" + junit.strip("`") in gate_junit(gate)) == (junit != "passed")
