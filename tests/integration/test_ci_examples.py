@@ -185,7 +185,8 @@ def test_the_commands_of_the_workflows_work_in_their_order(tmp_path: Path) -> No
         try:
             for words in (words for script in scripts(path) for words in command_lines(script)):
                 if words[1] != "runtime":
-                    done = specdeploy(*words[1:], cwd=tmp_path, env=environment)
+                    known = [word.replace("$GITHUB_SHA", "0f3c9a1") for word in words[1:]]
+                    done = specdeploy(*known, cwd=tmp_path, env=environment)
                     assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
         finally:
             specdeploy("serve", "stop", cwd=tmp_path)
