@@ -93,11 +93,16 @@ class LoadLines:
             self._recent.clear()
         self._recent.append(progress.record)
         arm = "speculation" if progress.record.arm == SPECULATION else "control"
+        try:
+            pace = tuple(self._pace())
+        except ArithmeticError:
+            # What a server counts may be too large to divide; a line that only shows it must not end the run.
+            pace = ()
         parts = (
             self._share(progress),
             f"block {progress.block}/{progress.blocks} ({arm})",
             f"{progress.in_flight} in flight",
-            *self._pace(),
+            *pace,
             f"{progress.errors} errors",
         )
         self._ticker.show(", ".join(parts))

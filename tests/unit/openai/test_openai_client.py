@@ -307,6 +307,12 @@ class TestAnswers:
             {"choices": [{"text": "x", "finish_reason": 1}]},
             {"choices": [{"text": "x"}, {"text": "y"}]},
             {"choices": [{"text": "x"}], "usage": {"prompt_tokens": "2"}},
+            {"choices": [{"text": "x"}], "usage": {"completion_tokens": 10**400}},
+            {"choices": [{"text": "x"}], "usage": {"completion_tokens": 2**31}},
+            {"choices": [{"text": "x"}], "timings": {"draft_n": 2**62, "draft_n_accepted": 0}},
+            {"choices": [{"text": "x"}], "timings": {"draft_n": -(2**31), "draft_n_accepted": 0}},
+            {"choices": [{"text": "x"}], "metrics": {"speculative_decoding": {"acceptance_histogram": [2**31]}}},
+            {"choices": [{"text": "x", "token_ids": [2**31]}]},
             [1],
         ],
     )
