@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from specdeploy.bench.contradiction import contradiction
-from specdeploy.bench.table import MISSING, table_of
+from specdeploy.bench.table import MISSING, table_of, total
 from specdeploy.findings import Finding
 
 if TYPE_CHECKING:
@@ -84,9 +84,7 @@ def acceptance_of_requests(table: RecordTable) -> dict[str, Values]:
 
 
 def _values(table: RecordTable) -> AcceptanceValues:
-    steps, drafted, accepted = (
-        int(table[name].sum()) for name in ("num_spec_steps", "draft_tokens", "accepted_tokens")
-    )
+    steps, drafted, accepted = (total(table[name]) for name in ("num_spec_steps", "draft_tokens", "accepted_tokens"))
     histogram = _histogram(table)
     return {
         **acceptance_of_requests(table),

@@ -80,6 +80,7 @@ def test_pooling_adds_up(histograms: list[list[int]]) -> None:
         ({"histogram": (9, 0), "num_spec_steps": 9, "accepted_tokens": 0, "draft_tokens": 8}, "S 9 is more than D 8"),
         ({"histogram": (-1, 4)}, "negative"),
         ({"draft_tokens": None}, "missing"),
+        ({"draft_tokens": 2**62}, "more than 32 bits"),
     ],
 )
 def test_counts_that_contradict_each_other_are_not_reported(changes: dict, word: str) -> None:
