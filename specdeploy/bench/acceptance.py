@@ -7,6 +7,7 @@ alike and mean different ones, counts can be compared.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -55,7 +56,9 @@ def per_position_acceptance(histogram: Sequence[int]) -> tuple[float, ...]:
     steps = sum(histogram)
     if not steps:
         return ()
-    return tuple(sum(histogram[position:]) / steps for position in range(1, len(histogram)))
+    # From the back, so that a histogram of many positions is added up once and not once for each of them.
+    kept = itertools.accumulate(reversed(histogram[1:]))
+    return tuple(count / steps for count in kept)[::-1]
 
 
 def pooled_histogram(histograms: Iterable[Sequence[int]]) -> tuple[int, ...]:

@@ -106,3 +106,11 @@ def test_a_request_without_steps_has_no_acceptance() -> None:
 def test_no_steps_have_no_positions() -> None:
     """An empty histogram says nothing about any position."""
     assert per_position_acceptance(()) == per_position_acceptance((0, 0)) == ()
+
+
+@pytest.mark.timeout(20)
+def test_a_long_histogram_is_soon_summed_up() -> None:
+    """A histogram of very many positions, as a file may have, takes no work that grows with their square."""
+    positions = per_position_acceptance((1, *(0,) * 200_000, 3))
+
+    assert (len(positions), set(positions)) == (200_001, {0.75})

@@ -312,6 +312,7 @@ class TestAnswers:
             {"choices": [{"text": "x"}], "timings": {"draft_n": 2**62, "draft_n_accepted": 0}},
             {"choices": [{"text": "x"}], "timings": {"draft_n": -(2**31), "draft_n_accepted": 0}},
             {"choices": [{"text": "x"}], "metrics": {"speculative_decoding": {"acceptance_histogram": [2**31]}}},
+            {"choices": [{"text": "x"}], "metrics": {"speculative_decoding": {"acceptance_histogram": [1] * 5000}}},
             {"choices": [{"text": "x", "token_ids": [2**31]}]},
             [1],
         ],
