@@ -487,6 +487,12 @@ class _Layout:
             _process(settings.shape), self._profile(point), seed, burstiness=settings.burstiness
         )
         kept = offsets if settings.stages or settings.duration_s is not None else offsets[: settings.requests]
+        if not len(kept):
+            key = "stages" if settings.stages else "duration_s"
+            raise ConfigError(
+                f"load.{key} lets so few requests through that pair {pair} has none ({point})",
+                hint="Raise the rate or the time, so that some requests are expected in each half of a pair.",
+            )
         return _Timed(len(kept), tuple(kept.tolist()))
 
     def _profile(self, point: LoadPoint) -> tuple[Stage, ...]:
