@@ -379,13 +379,21 @@ class TestErrors:
         with pytest.raises(RequestFailed, match="boom"):
             list(answering(reply).stream_http(REQUEST))
 
-    @pytest.mark.parametrize("end", [b"", b"data: [DO"])
-    def test_a_stream_without_its_end(self, end: bytes) -> None:
-        """A stream that ends before [DONE] was cut, however complete it looks."""
-        reply = stream_reply([event("a", finish_reason="length")], end=end)
-        with pytest.raises(RequestFailed, match="broke off") as failed:
+    @pytest.mark.parametrize(
+        ("events", "end", "label"),
+        [
+            ([event("a", finish_reason="length")], b"", "stream_ended_early"),
+            ([event("a")], b"", "stream_ended_early"),
+            ([], b"", "empty_stream"),
+            ([event("a")], b"data: [DO", "connection"),
+        ],
+    )
+    def test_a_stream_without_its_end(self, events: list[dict[str, Any]], end: bytes, label: str) -> None:
+        """A stream that ends before [DONE] is a failure, however complete it looks; within an event it broke off."""
+        reply = stream_reply(events, end=end)
+        with pytest.raises(RequestFailed) as failed:
             list(answering(reply).stream_http(REQUEST))
-        assert failed.value.label == "connection"
+        assert failed.value.label == label
         assert reply.closed
 
     def test_an_event_after_the_end(self) -> None:
