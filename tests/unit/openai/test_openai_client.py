@@ -145,6 +145,14 @@ class TestTooLong:
         with pytest.raises(RequestFailed, match="the answer is longer than 64 MiB"):
             list(chunks)
 
+    def test_many_events(self) -> None:
+        """So are small events of which there are more than an answer has tokens."""
+        piece = (b"data: " + json.dumps({"choices": []}).encode() + b"\n\n") * 10_000
+        chunks = answering(FakeReply(200, itertools.repeat(piece))).stream_http(REQUEST)
+        with pytest.raises(RequestFailed, match="more than 100,000 events") as failed:
+            list(chunks)
+        assert failed.value.label == "protocol"
+
     @pytest.mark.parametrize("piece", [b"x" * 2**20, b"data: x\n" * 2**17])
     def test_an_event(self, piece: bytes) -> None:
         """One event that never ends is given up before that, in one line or in many."""

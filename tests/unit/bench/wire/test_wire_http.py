@@ -356,11 +356,12 @@ class TestFaults:
             (HEAD, b"x" * 2**20, "an event is longer than 16 MiB"),
             (HEAD, b"data: x\n" * 2**17, "an event is longer than 16 MiB"),
             (HEAD, b"data: %s\n\n" % (b"x" * 2**20), "the answer is longer than 64 MiB"),
+            (HEAD, b"data: x\n\n" * 2000, "more than 100,000 events"),
             (HEAD.replace(b"200 OK", b"500 No"), b"x" * 2**20, "the answer is longer than 64 MiB"),
         ],
     )
     def test_an_answer_without_an_end(self, head: bytes, piece: bytes, most: str) -> None:
-        """More bytes than any answer, or any event, has fail as they do for a blocking client: memory is bounded."""
+        """More bytes or events than any answer has fail as they do for a blocking client: memory is bounded."""
 
         async def script(client: Client, _number: int) -> None:
             await client.write(head, *[chunk(piece)] * 70)
