@@ -99,7 +99,8 @@ def text_of(loaded: LoadedConfig, name: str, what: str, *, also: str = "") -> tu
     path = loaded.resolve(name)
     try:
         _check_file(path, what)
-        text = path.read_text(encoding="utf-8")
+        # Editors of Windows put a byte order mark in front.
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(
             f"{what} is {name!r}: neither a bundled prompt set nor a file ({path})",

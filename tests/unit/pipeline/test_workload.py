@@ -252,3 +252,11 @@ def test_prompts_that_no_memory_takes_are_refused(plan: Callable[..., LoadPlan],
         file.truncate(2**40)
     with pytest.raises(ConfigError, match="has 1,099,511,627,776 bytes, more than"):
         plan({"load.prompts": "lines.jsonl"})
+
+
+def test_a_byte_order_mark_is_no_part_of_the_prompts(plan: Callable[..., LoadPlan], folder: Path) -> None:
+    """Editors of Windows put it in front of a file; the prompts are read as without it."""
+    lines = folder / "lines.jsonl"
+    lines.write_bytes(b"\xef\xbb\xbf" + lines.read_bytes())
+
+    assert {prompt.text for prompt in sent(plan({"load.prompts": "lines.jsonl"}))} == {"a"}
