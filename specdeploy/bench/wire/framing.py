@@ -35,6 +35,8 @@ class ResponseReader:
 
     def __init__(self) -> None:
         self.status = 0
+        #: Where a redirect leads to, as the server says it; else empty.
+        self.location = ""
         #: Whether any byte has come.
         self.begun = False
         self.ended = False
@@ -92,7 +94,9 @@ class ResponseReader:
             raise RequestFailed("protocol", "the server switches to another protocol", status=status)
         if status >= 200:
             self.status = status
-            self._find_body(_headers(lines), newest=status_line[1] == b"1")
+            headers = _headers(lines)
+            self.location = headers.get(b"location", b"").decode("latin-1")
+            self._find_body(headers, newest=status_line[1] == b"1")
             return True
         self._interim += 1
         if self._interim > _MOST_INTERIM:
