@@ -378,16 +378,26 @@ def prompt_findings(plan: LoadPlan) -> tuple[Finding, ...]:
     longest = max((len(block.prompts) for block in _measured(plan)), default=0)
     if longest <= plan.prompt_count or plan.settings.distinct:
         return known
+    key, cure = _length(plan.settings)
     return (
         *known,
         Finding(
             severity="warning",
             code="load.prompts-repeat",
             message=f"a block of {longest} requests repeats prompts: {plan.prompt_set} has {plan.prompt_count}",
-            hint="Use a larger prompt set, fewer requests in more pairs, or load.distinct.",
-            where="load.requests",
+            hint=f"Use a larger prompt set, {cure} in more pairs, or load.distinct.",
+            where=f"load.{key}",
         ),
     )
+
+
+def _length(settings: LoadSettings) -> tuple[str, str]:
+    """Return the key that says how long a block is, and what makes it shorter."""
+    if settings.stages:
+        return "stages", "shorter stages"
+    if settings.duration_s is not None:
+        return "duration_s", "less time"
+    return "requests", "fewer requests"
 
 
 def _prefix_findings(plan: LoadPlan) -> tuple[Finding, ...]:
