@@ -8,12 +8,12 @@ alike and mean different ones, counts can be compared.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from specdeploy.bench.contradiction import contradiction
-from specdeploy.bench.table import MISSING, table_of
+from specdeploy.bench.table import MISSING, table_of, total
 from specdeploy.findings import Finding
 
 if TYPE_CHECKING:
@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from specdeploy.bench.per_request import Values
     from specdeploy.bench.records import RequestRecord
     from specdeploy.bench.table import RecordTable
+
+#: What each request has a value of, also where nobody told its verify steps.
+_WITHOUT_STEPS: Final = (
+    "spec_decode_draft_acceptance_rate",
+    "spec_decode_draft_tokens",
+    "spec_decode_accepted_draft_tokens",
+)
 
 AcceptanceValues: TypeAlias = "dict[str, float | Sequence[float] | NDArray[Any]]"
 
@@ -37,10 +44,11 @@ def acceptance_metrics(records: Iterable[RequestRecord], *, where: str) -> tuple
         where: Which arm and concurrency, for findings.
 
     Returns: Values by metric key (one number, or a sequence of one per request or position) and findings. The values
-        are empty when nothing was verified, and when a request's counts contradict each other.
+        are empty when nothing was drafted, and when a request's counts contradict each other. What is made of S is
+        absent where a server tells D and A alone, as llama.cpp's does.
     """
     table = table_of(records)
-    speculating = table.where((table["num_spec_steps"] != MISSING) & (table["num_spec_steps"] != 0))
+    speculating = table.where(_speculated(table))
     broken = speculating.where(~speculating["sound"])
     if broken:
         return {}, (_finding(broken, len(speculating), where),)
@@ -56,7 +64,9 @@ def per_position_acceptance(histogram: Sequence[int]) -> tuple[float, ...]:
     steps = sum(histogram)
     if not steps:
         return ()
-    return tuple(sum(histogram[position:]) / steps for position in range(1, len(histogram)))
+    # From the back, so that a histogram of many positions is added up once and not once for each of them.
+    kept = itertools.accumulate(reversed(histogram[1:]))
+    return tuple(count / steps for count in kept)[::-1]
 
 
 def pooled_histogram(histograms: Iterable[Sequence[int]]) -> tuple[int, ...]:
@@ -71,10 +81,9 @@ def pooled_histogram(histograms: Iterable[Sequence[int]]) -> tuple[int, ...]:
 
 def acceptance_of_requests(table: RecordTable) -> dict[str, Values]:
     """Return the acceptance metrics that each request has a value of; NaN where nothing was verified, or unsoundly."""
-    told = table["sound"] & (table["num_spec_steps"] > 0)
-    steps, drafted, accepted = (
-        np.where(told, table[name], np.nan) for name in ("num_spec_steps", "draft_tokens", "accepted_tokens")
-    )
+    told = table["sound"] & _speculated(table)
+    drafted, accepted = (np.where(told, table[name], np.nan) for name in ("draft_tokens", "accepted_tokens"))
+    steps = np.where(told & (table["num_spec_steps"] > 0), table["num_spec_steps"], np.nan)
     return {
         "spec_decode_draft_acceptance_rate": accepted / drafted,
         "spec_decode_acceptance_length": 1 + accepted / steps,
@@ -85,14 +94,25 @@ def acceptance_of_requests(table: RecordTable) -> dict[str, Values]:
     }
 
 
+def _speculated(table: RecordTable) -> NDArray[np.bool_]:
+    """Say which requests drafted: by S, and where that is not told by D and A."""
+    steps, drafted, accepted = (table[name] for name in ("num_spec_steps", "draft_tokens", "accepted_tokens"))
+    told = (drafted != MISSING) & (accepted != MISSING) & ((drafted != 0) | (accepted != 0))
+    speculated: NDArray[np.bool_] = np.where(steps == MISSING, told, steps != 0)
+    return speculated
+
+
 def _values(table: RecordTable) -> AcceptanceValues:
-    steps, drafted, accepted = (
-        int(table[name].sum()) for name in ("num_spec_steps", "draft_tokens", "accepted_tokens")
-    )
-    histogram = _histogram(table)
+    drafted, accepted = (total(table[name]) for name in ("draft_tokens", "accepted_tokens"))
+    by_request = acceptance_of_requests(table)
+    rate = {"overall_spec_decode_draft_acceptance_rate": accepted / drafted}
+    if (table["num_spec_steps"] == MISSING).any():
+        # A sum over those requests that tell it would be set against the drafts of all of them.
+        return {**{key: by_request[key] for key in _WITHOUT_STEPS}, **rate}
+    steps, histogram = total(table["num_spec_steps"]), _histogram(table)
     return {
-        **acceptance_of_requests(table),
-        "overall_spec_decode_draft_acceptance_rate": accepted / drafted,
+        **by_request,
+        **rate,
         "overall_spec_decode_acceptance_length": 1 + accepted / steps,
         "spec_decode_per_position_acceptance": per_position_acceptance(histogram),
         "spec_decode_conditional_acceptance": conditional_acceptance(histogram),

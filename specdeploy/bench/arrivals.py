@@ -31,6 +31,8 @@ PROCESSES: Final[tuple[Process, ...]] = get_args(Process)
 
 #: More requests than any run sends; a schedule of this many takes 80 MB.
 MOST: Final = 10_000_000
+#: More requests per second than any generator sends.
+MOST_RATE: Final = 1e6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,12 +55,17 @@ class Stage:
         """Refuse what is no rate or no time.
 
         Raises:
-            ConfigError: A value is not finite, or negative, or nothing is ever sent.
+            ConfigError: A value is not finite, or negative, a rate above `MOST_RATE`, or nothing is ever sent.
         """
         for name in ("start", "end", "duration_s"):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0:
                 raise ConfigError(f"{name} of a load stage is {value}", hint="It is a finite number, 0 or more.")
+        for rate in (self.start, self.end):
+            if rate > MOST_RATE:
+                raise ConfigError(
+                    f"the request rate is {rate:g}", hint=f"It is at most {MOST_RATE:g} requests per second."
+                )
         if not self.duration_s:
             raise ConfigError("a load stage lasts 0 s", hint="Give it a duration, or leave it out.")
 

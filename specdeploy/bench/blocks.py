@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from specdeploy.bench.table import MISSING, table_of
+from specdeploy.bench.table import MISSING, table_of, total
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,7 +89,7 @@ def steady_throughput(records: Iterable[RequestRecord]) -> float | None:
             continue
         time_s += end_s - begin_s
         for _, at_s, counts in good.responses():
-            tokens += int(counts[(begin_s + _SAME_S < at_s) & (at_s <= end_s + _SAME_S)].sum())
+            tokens += total(counts[(begin_s + _SAME_S < at_s) & (at_s <= end_s + _SAME_S)])
     return tokens / time_s if tokens and time_s > 0 else None
 
 
@@ -110,6 +110,6 @@ def _block(place: Place) -> BlockSummary:
         wall_s=float(finished_s(table).max()) - start_s,
         requests=len(table),
         errors=len(table) - len(good),
-        output_tokens=int(tokens[tokens != MISSING].sum()),
+        output_tokens=total(tokens[tokens != MISSING]),
         answered=hashlib.sha256(np.sort(good["index"]).tobytes()).hexdigest(),
     )

@@ -387,16 +387,26 @@ def prompt_findings(plan: LoadPlan) -> tuple[Finding, ...]:
     longest = max((len(block.prompts) for block in _measured(plan)), default=0)
     if longest <= plan.prompt_count or plan.settings.distinct:
         return known
+    key, cure = _length(plan.settings)
     return (
         *known,
         Finding(
             severity="warning",
             code="load.prompts-repeat",
             message=f"a block of {longest} requests repeats prompts: {plan.prompt_set} has {plan.prompt_count}",
-            hint="Use a larger prompt set, fewer requests in more pairs, or load.distinct.",
-            where="load.requests",
+            hint=f"Use a larger prompt set, {cure} in more pairs, or load.distinct.",
+            where=f"load.{key}",
         ),
     )
+
+
+def _length(settings: LoadSettings) -> tuple[str, str]:
+    """Return the key that says how long a block is, and what makes it shorter."""
+    if settings.stages:
+        return "stages", "shorter stages"
+    if settings.duration_s is not None:
+        return "duration_s", "less time"
+    return "requests", "fewer requests"
 
 
 def _prefix_findings(plan: LoadPlan) -> tuple[Finding, ...]:
@@ -496,6 +506,12 @@ class _Layout:
             _process(settings.shape), self._profile(point), seed, burstiness=settings.burstiness
         )
         kept = offsets if settings.stages or settings.duration_s is not None else offsets[: settings.requests]
+        if not len(kept):
+            key = "stages" if settings.stages else "duration_s"
+            raise ConfigError(
+                f"load.{key} lets so few requests through that pair {pair} has none ({point})",
+                hint="Raise the rate or the time, so that some requests are expected in each half of a pair.",
+            )
         return _Timed(len(kept), tuple(kept.tolist()))
 
     def _profile(self, point: LoadPoint) -> tuple[Stage, ...]:

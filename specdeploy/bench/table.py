@@ -324,6 +324,13 @@ def table_of(records: Iterable[RequestRecord]) -> RecordTable:
     return writer.table(lambda number, _: kept[number])
 
 
+def total(counts: Column) -> int:
+    """Add counts, shape [n], however large they are: those of a file may be more together than 64 bits hold."""
+    if abs(float(counts.sum(dtype=np.float64))) < _LARGEST:
+        return int(counts.sum())
+    return sum(counts.tolist())
+
+
 def _column(file: IO[bytes], kind: np.dtype[Any]) -> Column:
     """Return what a file holds: a copy of one in memory, and one on the disk mapped into it."""
     if isinstance(file, io.BytesIO):

@@ -7,7 +7,7 @@ Every default of the configuration lives here and nowhere else. ``describe`` in 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from specdeploy.gate.spelling import spell_rule
 
@@ -41,6 +41,9 @@ Layout: TypeAlias = Literal["directory", "object_store"]
 LoadShape: TypeAlias = Literal["closed", "constant", "poisson", "gamma", "trace"]
 LoadProtocol: TypeAlias = Literal["grpc", "http"]
 ServingMode: TypeAlias = Literal["auto", "single", "leader", "orchestrator"]
+
+#: The longest time-out (seconds): a week. Clocks of the operating system cannot wait for any number of seconds.
+_LONGEST_S: Final = 604_800
 
 
 def option(  # a field's type is what its annotation says, as with `dataclasses.field` itself
@@ -138,7 +141,9 @@ class BuildConfig:
     engines_dir: str = option("engines", describe="Where compiled engines are kept.")
     max_seq_len: int = option(1024, describe="Longest prompt plus answer, in tokens.", minimum=16)
     max_batch_size: int = option(4, describe="Sequences whose KV cache each engine holds at once.", minimum=1)
-    timeout_s: float = option(1800.0, describe="A build step that runs longer is ended (seconds).", minimum=1)
+    timeout_s: float = option(
+        1800.0, describe="A build step that runs longer is ended (seconds).", minimum=1, maximum=_LONGEST_S
+    )
     runner: RunnerName = option("local", describe="Where build steps run: local, container or slurm.")
     full_hash: bool = option(
         False, describe="Identify checkpoints by every byte, not by headers, sizes and samples; reads all of them."
@@ -253,7 +258,9 @@ class ServeConfig:
     http_port: int = option(0, describe="0 takes a free port.", minimum=0, maximum=65535)
     grpc_port: int = option(0, describe="0 takes a free port.", minimum=0, maximum=65535)
     metrics_port: int = option(0, describe="0 takes a free port.", minimum=0, maximum=65535)
-    startup_timeout_s: float = option(120.0, describe="Not ready after this many seconds is an error.", minimum=1)
+    startup_timeout_s: float = option(
+        120.0, describe="Not ready after this many seconds is an error.", minimum=1, maximum=_LONGEST_S
+    )
     runner: ServeRunner = option(
         "auto",
         describe="embedded (cpu only), local or container. auto: for cpu embedded, else local where it is on PATH.",
@@ -281,7 +288,9 @@ class ServeConfig:
         (), describe="Load only these, their steps and engines (explicit model control). Empty: all."
     )
     warmup: bool = option(True, describe="Ready only after one request through the front door has been answered.")
-    exit_timeout_s: int = option(5, describe="Seconds that a stopping server waits for its requests.", minimum=0)
+    exit_timeout_s: int = option(
+        5, describe="Seconds that a stopping server waits for its requests.", minimum=0, maximum=_LONGEST_S
+    )
     extra_args: tuple[str, ...] = option((), describe="Further arguments of tritonserver, one a line.")
 
 
@@ -290,7 +299,9 @@ class SmokeConfig:
     """The smoke test."""
 
     max_tokens: int = option(32, describe="Length of the answers that are compared.", minimum=4)
-    request_timeout_s: float = option(60.0, describe="Every call ends within this many seconds.", minimum=1)
+    request_timeout_s: float = option(
+        60.0, describe="Every call ends within this many seconds.", minimum=1, maximum=_LONGEST_S
+    )
     samples: int = option(
         200,
         describe="Sampled answers with drafts, and as many without, for the comparison of distributions.",
@@ -353,7 +364,10 @@ class LoadConfig:
         (1,), describe="Of a closed shape: requests in flight, one measurement for each.", minimum=1
     )
     rates: tuple[float, ...] = option(
-        (), describe="Of constant, poisson, gamma: requests per second, one measurement for each.", minimum=0
+        (),
+        describe="Of constant, poisson, gamma: requests per second, one measurement for each.",
+        minimum=0,
+        maximum=1e6,
     )
     stages: tuple[str, ...] = option(
         (), describe="In place of rates: one changing load, such as `5 for 60s` and `5..20 for 120s`, one a line."
@@ -402,9 +416,14 @@ class LoadConfig:
     seed: int = option(
         0, describe="Seed of the prompt order, of schedules, of made texts and of sampled requests.", minimum=0
     )
-    request_timeout_s: float = option(120.0, describe="A request that takes longer counts as an error.", minimum=1)
+    request_timeout_s: float = option(
+        120.0, describe="A request that takes longer counts as an error.", minimum=1, maximum=_LONGEST_S
+    )
     telemetry_s: float = option(
-        1.0, describe="Seconds between two looks at the server's metrics while it works; 0 takes none.", minimum=0
+        1.0,
+        describe="Seconds between two looks at the server's metrics while it works; 0 takes none.",
+        minimum=0,
+        maximum=_LONGEST_S,
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from specdeploy.triton.protocol import Chunk, MalformedResponse
+from specdeploy.triton.protocol import MOST_COUNTED, MOST_POSITIONS, Chunk, MalformedResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,8 +35,9 @@ def decode_answer(
         final: As in ``Chunk``.
 
     Raises:
-        MalformedResponse: Not OpenAI's shape, a value of another type, or a negative count. What was drafted and
-            accepted is given as it was told, for the smoke test to judge.
+        MalformedResponse: Not OpenAI's shape, a value of another type, a negative count, one beyond 32 bits, or a
+            histogram of more than `MOST_POSITIONS`. What was drafted and accepted is given as it was told, for the
+            smoke test to judge.
     """
     choice = _choice(answer)
     # Nearly every event of a stream has none of them, and a load test reads very many events.
@@ -60,7 +61,7 @@ def _counts(answer: Mapping[str, Any]) -> dict[str, Any]:
         "num_spec_steps": _count(metrics, "num_spec_steps"),
         "total_draft_tokens": drafted,
         "total_accepted_draft_tokens": accepted,
-        "histogram": _row(metrics, "acceptance_histogram"),
+        "histogram": _histogram(metrics),
         "num_input_tokens": _count(usage, "prompt_tokens"),
         "num_output_tokens": _count(usage, "completion_tokens"),
     }
@@ -133,6 +134,8 @@ def _number(values: Mapping[str, Any], name: str) -> int | None:
     value = values.get(name)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
         raise MalformedResponse(f"{name} is {value!r:.200}, not a whole number")
+    if value is not None and abs(value) > MOST_COUNTED:
+        raise MalformedResponse(f"{name} is {value!r:.30}, which no 32 bits hold")
     return value
 
 
@@ -141,9 +144,16 @@ def _row(values: Mapping[str, Any], name: str) -> tuple[int, ...]:
     if not row:
         return ()
     if not isinstance(row, list) or not all(_is_count(item) for item in row):
-        raise MalformedResponse(f"{name} is {row!r:.200}, not a list of whole numbers from 0")
+        raise MalformedResponse(f"{name} is {row!r:.200}, not a list of whole numbers from 0 to {MOST_COUNTED}")
     return tuple(row)
 
 
+def _histogram(metrics: Mapping[str, Any]) -> tuple[int, ...]:
+    row = _row(metrics, "acceptance_histogram")
+    if len(row) > MOST_POSITIONS:
+        raise MalformedResponse(f"acceptance_histogram has {len(row)} positions, more than {MOST_POSITIONS}")
+    return row
+
+
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_COUNTED

@@ -70,7 +70,7 @@ def read_events(reply: Reply, monotonic: Callable[[], float], *, stop_words: boo
         stop_words: Whether the request has stop words; see :func:`~specdeploy.openai.answers.decode_answer`.
 
     Raises:
-        RequestFailed: An event is an error, or the stream breaks off before ``[DONE]``.
+        RequestFailed: An event is an error, or the stream breaks off or ends before ``[DONE]``.
     """
     splitter = EventSplitter()
     with reply:
@@ -96,9 +96,13 @@ def read_pieces(events: Iterable[tuple[bytes, float]], splitter: EventSplitter, 
 
 
 def _until_done(events: Iterable[tuple[bytes, float]], splitter: EventSplitter) -> Iterator[tuple[bytes, float]]:
-    """Pass on what is in front of ``[DONE]``, and make sure that it comes and is the end."""
-    done = False
+    """Pass on what is in front of ``[DONE]``, and make sure that it comes and is the end.
+
+    That a connection breaks off, ``events`` tell; a stream that ends here without ``[DONE]`` was ended by the server.
+    """
+    done = begun = False
     for event, received_s in events:
+        begun = True
         if done:
             raise RequestFailed("protocol", f"an event follows [DONE]: {event[:_SHOWN]!r}")
         if event.strip() == _DONE:
@@ -109,7 +113,11 @@ def _until_done(events: Iterable[tuple[bytes, float]], splitter: EventSplitter) 
         if splitter.rest.lstrip().startswith(b"{"):
             # Some servers write an error into a stream that has begun as a plain body.
             read_object(200, splitter.rest)
-        raise RequestFailed("connection", "the event stream broke off before [DONE]")
+        if splitter.unfinished:
+            raise RequestFailed("connection", "the event stream broke off within an event")
+        if not begun:
+            raise RequestFailed("empty_stream", "the stream ended without a response")
+        raise RequestFailed("stream_ended_early", "the stream ended before [DONE]")
 
 
 def _decoded(events: Iterable[tuple[bytes, float]], *, stop_words: bool) -> Iterator[Chunk]:

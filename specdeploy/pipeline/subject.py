@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+import stat
+from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.prompts import BUNDLED, load_bundled, parse_prompts
 from specdeploy.engine.tensorrt_llm.methods import max_draft_len
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from specdeploy.config.load import LoadedConfig
     from specdeploy.config.schema import DeployConfig
     from specdeploy.pipeline.serving import Addresses
+
+#: The largest file of prompts: three times ShareGPT's, which is read as a whole.
+_MOST_BYTES: Final = 2 * 2**30
 
 
 def provenance(loaded: LoadedConfig) -> dict[str, Any]:
@@ -93,11 +97,13 @@ def text_of(loaded: LoadedConfig, name: str, what: str, *, also: str = "") -> tu
         also: What else there is than bundled sets and files, for messages.
 
     Raises:
-        ConfigError: There is no such file, or it cannot be read.
+        ConfigError: There is no such file, it is no regular one or too large, or it cannot be read.
     """
     path = loaded.resolve(name)
     try:
-        text = path.read_text(encoding="utf-8")
+        _check_file(path, what)
+        # Editors of Windows put a byte order mark in front.
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(
             f"{what} is {name!r}: neither a bundled prompt set nor a file ({path})",
@@ -106,6 +112,18 @@ def text_of(loaded: LoadedConfig, name: str, what: str, *, also: str = "") -> tu
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{what}: {path} cannot be read: {error}") from error
     return path, text
+
+
+def _check_file(path: Path, what: str) -> None:
+    """Refuse what cannot be read to its end: a device, a pipe that nobody writes to, more than memory takes."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigError(f"{what}: {path} is no regular file", hint="Write the prompts into a file, and name that.")
+    if status.st_size > _MOST_BYTES:
+        raise ConfigError(
+            f"{what}: {path} has {status.st_size:,} bytes, more than {_MOST_BYTES:,}",
+            hint="Keep those lines or conversations that a run sends.",
+        )
 
 
 def read_document(path: Path) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from specdeploy.bench.wire.exchange import Owner
 from specdeploy.bench.wire.framing import ResponseReader
 from specdeploy.triton.client.failures import RequestFailed, socket_failures
+from specdeploy.triton.client.http import redirect_words
 from specdeploy.triton.client.replies import SizeLimit
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
             exchange.link = None
             self._pool.send_over_new(exchange)
             return
-        exchange.reply.status = self._reader.status
+        self._take_status(exchange.reply)
         exchange.end(now_s, self._fault(exc))
 
     def _take(self, reply: Reply, body: bytes, now_s: float) -> None:
@@ -141,10 +142,14 @@ class Connection(asyncio.BufferedProtocol):
             reply.arrived_s += [now_s] * len(events)
             self._pool.received += len(events)
 
+    def _take_status(self, reply: Reply) -> None:
+        reply.status = self._reader.status
+        reply.body = redirect_words(reply.status, self._reader.location) or reply.body
+
     def _finish(self, exchange: Exchange, now_s: float) -> None:
         self._exchange = None
         self._used = True
-        exchange.reply.status = self._reader.status
+        self._take_status(exchange.reply)
         if self._reader.reusable and self.usable:
             self._pool.put_back(self)
         else:

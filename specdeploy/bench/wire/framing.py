@@ -23,6 +23,8 @@ _LINE_END: Final = b"\r\n"
 #: A size of more digits than this is no size.
 _MAX_DIGITS: Final = 15
 _EMPTY: Final = frozenset({204, 304})
+#: More interim answers than any server sends in front of one answer.
+_MOST_INTERIM: Final = 100
 
 
 class ResponseReader:
@@ -33,6 +35,8 @@ class ResponseReader:
 
     def __init__(self) -> None:
         self.status = 0
+        #: Where a redirect leads to, as the server says it; else empty.
+        self.location = ""
         #: Whether any byte has come.
         self.begun = False
         self.ended = False
@@ -40,6 +44,7 @@ class ResponseReader:
         self.reusable = False
         self._rest = b""
         self._left = 0
+        self._interim = 0
         self._state: Callable[[bytes], bytes] = self._head
 
     def feed(self, data: bytes) -> bytes:
@@ -65,13 +70,21 @@ class ResponseReader:
     def _head(self, data: bytes) -> bytes:
         self.begun = True
         self._rest += data
+        while self._rest and not self.status:
+            if not self._one_head():
+                return b""
+        body, self._rest = self._rest, b""
+        return self._state(body) if body else b""
+
+    def _one_head(self) -> bool:
+        """Take a whole head, be it of an interim answer, off what has come; say whether there was one."""
         if not _START.startswith(self._rest[: len(_START)]):
             raise RequestFailed("protocol", f"the server does not speak HTTP/1: {self._rest[:_SHOWN]!r}")
-        head, *bodies = _EMPTY_LINE.split(self._rest, maxsplit=1)
+        head, *behind = _EMPTY_LINE.split(self._rest, maxsplit=1)
         _limit(head, _MAX_HEAD, "head of the answer")
-        if not bodies:
-            return b""
-        self._rest = b""
+        if not behind:
+            return False
+        self._rest = behind[0]
         first, *lines = head.replace(_LINE_END, b"\n").split(b"\n")
         status_line = _STATUS_LINE.fullmatch(first)
         if status_line is None:
@@ -81,8 +94,14 @@ class ResponseReader:
             raise RequestFailed("protocol", "the server switches to another protocol", status=status)
         if status >= 200:
             self.status = status
-            self._find_body(_headers(lines), newest=status_line[1] == b"1")
-        return self._state(bodies[0]) if bodies[0] else b""
+            headers = _headers(lines)
+            self.location = headers.get(b"location", b"").decode("latin-1")
+            self._find_body(headers, newest=status_line[1] == b"1")
+            return True
+        self._interim += 1
+        if self._interim > _MOST_INTERIM:
+            raise RequestFailed("protocol", f"more than {_MOST_INTERIM} interim answers, the last a {status}")
+        return True
 
     def _find_body(self, headers: Mapping[bytes, bytes], *, newest: bool) -> None:
         """Choose how the body ends, by RFC 9112, section 6.3."""

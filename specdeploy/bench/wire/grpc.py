@@ -197,7 +197,7 @@ class _Stream:
             now_s = self._wire.monotonic()
             if response is grpc.aio.EOF:
                 raise RequestFailed("connection", "the server closed the stream before the answer was complete")
-            limit.body(response.ByteSize())
+            limit.events(response.ByteSize(), 1)
             final = is_final(response, key)
             reply.events.append(response)
             reply.arrived_s.append(now_s)

@@ -24,6 +24,8 @@ Label: TypeAlias = Literal[
     "cancelled",
     "protocol",
     "model_error",
+    "empty_stream",
+    "stream_ended_early",
 ]
 
 #: label -> what the reader can do.
@@ -36,6 +38,8 @@ HINTS: Final[Mapping[Label, str]] = {
     "cancelled": "",
     "protocol": "Is this the kind of server that was asked for, with a model that answers text?",
     "model_error": "The model refused the request or failed; the message is its own.",
+    "empty_stream": "See the server's log.",
+    "stream_ended_early": "See the server's log; does a proxy in front of it end answers early?",
 }
 
 #: gRPC status -> label. Test: every status of grpcio is here.

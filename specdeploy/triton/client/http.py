@@ -85,6 +85,13 @@ def without_secrets(url: str) -> str:
     return f"...@{shown}" if at else shown
 
 
+def redirect_words(status: int, location: str | None) -> bytes:
+    """Return what stands in for the body of a redirect, which often has none: where it leads, without secrets."""
+    if not 300 <= status < 400 or not location:
+        return b""
+    return f"a redirect to {without_secrets(location):.200}, which is not followed".encode()
+
+
 class HttpTransport:
     """HTTP to one server, a connection for each request, so that any number of threads may share it.
 
@@ -151,8 +158,13 @@ class _HttpReply:
         self._connection, self._sock, self._address = connection, sock, address
         self._response = connection.getresponse()
         self.status = self._response.status
+        self._redirect = redirect_words(self.status, self._response.getheader("Location"))
+        self._told = False
 
     def read_some(self) -> bytes:
+        if self._redirect:
+            words, self._told = (b"" if self._told else self._redirect), True
+            return words
         with socket_failures(self._address):
             piece = self._response.read1(_PIECE)
             if not piece and self._response.length:

@@ -17,6 +17,8 @@ _SHOWN = 300
 _MIB = 2**20
 #: The longest body, and the longest stream, that is read (bytes): no answer to a text request comes near it.
 MAX_ANSWER_BYTES: Final = 64 * _MIB
+#: The most events of one stream: each is a token at least, and no answer has nearly so many.
+MAX_EVENTS: Final = 100_000
 #: The longest event of a stream (bytes).
 MAX_EVENT_BYTES: Final = 16 * _MIB
 _DECODER: Final = json.JSONDecoder()
@@ -28,6 +30,7 @@ class SizeLimit:
     def __init__(self) -> None:
         self._length = 0
         self._pending = 0
+        self._events = 0
 
     def body(self, length: int) -> None:
         """Count bytes.
@@ -43,9 +46,13 @@ class SizeLimit:
         """Count bytes of a stream, and how many events they complete.
 
         Raises:
-            RequestFailed: As ``body``, or an event is longer than ``MAX_EVENT_BYTES``.
+            RequestFailed: As ``body``, or an event is longer than ``MAX_EVENT_BYTES``, or there are more than
+                ``MAX_EVENTS``.
         """
         self.body(length)
+        self._events += completed
+        if self._events > MAX_EVENTS:
+            raise RequestFailed("protocol", f"the answer has more than {MAX_EVENTS:,} events")
         self._pending = 0 if completed else self._pending + length
         if self._pending > MAX_EVENT_BYTES:
             raise RequestFailed("protocol", f"an event is longer than {MAX_EVENT_BYTES // _MIB} MiB")

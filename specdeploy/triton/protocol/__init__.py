@@ -13,6 +13,8 @@ from specdeploy.triton.protocol.request import FRONT_DOOR_INPUTS, GenerateReques
 from specdeploy.triton.protocol.response import CHUNK_OUTPUTS, Chunk, decode_chunk, join_chunks
 from specdeploy.triton.protocol.sse import EventSplitter
 from specdeploy.triton.protocol.tensors import (
+    MOST_COUNTED,
+    MOST_POSITIONS,
     NUMPY_TYPES,
     MalformedResponse,
     Tensor,
@@ -25,6 +27,8 @@ from specdeploy.triton.protocol.tensors import (
 __all__ = [
     "CHUNK_OUTPUTS",
     "FRONT_DOOR_INPUTS",
+    "MOST_COUNTED",
+    "MOST_POSITIONS",
     "NUMPY_TYPES",
     "Chunk",
     "EventSplitter",

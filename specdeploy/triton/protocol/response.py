@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from specdeploy.triton.protocol.tensors import MalformedResponse
+from specdeploy.triton.protocol.tensors import MOST_COUNTED, MOST_POSITIONS, MalformedResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,7 +90,8 @@ def decode_chunk(outputs: Mapping[str, object], *, final: bool = False, received
         received_s: As in ``Chunk``.
 
     Raises:
-        MalformedResponse: No ``text_output``, or a value that is no text or number.
+        MalformedResponse: No ``text_output``, a value that is no text or number, a whole number beyond 32 bits, or a
+            histogram of more than `MOST_POSITIONS`.
     """
     if "text_output" not in outputs:
         raise MalformedResponse(f"the response has no text_output; it has {', '.join(sorted(outputs)) or 'nothing'}")
@@ -103,7 +104,7 @@ def decode_chunk(outputs: Mapping[str, object], *, final: bool = False, received
         num_spec_steps=_count(outputs, "num_spec_steps"),
         total_draft_tokens=_count(outputs, "total_draft_tokens"),
         total_accepted_draft_tokens=_count(outputs, "total_accepted_draft_tokens"),
-        histogram=_integers(outputs, "spec_decode_acceptance_histogram"),
+        histogram=_histogram(outputs),
         num_input_tokens=_count(outputs, "num_input_tokens"),
         num_output_tokens=_count(outputs, "num_output_tokens"),
         final=final,
@@ -154,7 +155,16 @@ def _integers(outputs: Mapping[str, object], name: str) -> tuple[int, ...]:
 def _integer(name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise MalformedResponse(f"{name} is not a whole number: {value!r}")
+    if abs(value) > MOST_COUNTED:
+        raise MalformedResponse(f"{name} is {value!r:.30}, which no 32 bits hold")
     return value
+
+
+def _histogram(outputs: Mapping[str, object]) -> tuple[int, ...]:
+    histogram = _integers(outputs, "spec_decode_acceptance_histogram")
+    if len(histogram) > MOST_POSITIONS:
+        raise MalformedResponse(f"the acceptance histogram has {len(histogram)} positions, more than {MOST_POSITIONS}")
+    return histogram
 
 
 def _count(outputs: Mapping[str, object], name: str) -> int | None:
@@ -166,6 +176,8 @@ def _number(outputs: Mapping[str, object], name: str) -> float | None:
     values = _values(outputs, name)
     if not values:
         return None
-    if not isinstance(values[0], int | float) or isinstance(values[0], bool):
+    if isinstance(values[0], float):
+        return values[0]
+    if not isinstance(values[0], int) or isinstance(values[0], bool):
         raise MalformedResponse(f"{name} is not a number: {values[0]!r}")
-    return float(values[0])
+    return float(_integer(name, values[0]))

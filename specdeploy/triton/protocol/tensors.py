@@ -34,6 +34,13 @@ NUMPY_TYPES: Final[Mapping[str, type[Any]]] = {
 }
 
 
+#: The largest count and token id that is taken from a server: what INT32 holds, the type of them in front doors.
+#: Statistics add up millions of them in 64 bits.
+MOST_COUNTED: Final = 2**31 - 1
+#: The longest acceptance histogram: no engine drafts nearly so much in a step.
+MOST_POSITIONS: Final = 4096
+
+
 class MalformedResponse(ServerFault):
     """The server answered with something that is not the protocol."""
 

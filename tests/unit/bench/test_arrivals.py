@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdeploy.bench.arrivals import PROCESSES, Stage, replayed, schedule, steady
+from specdeploy.bench.stages import parse_stages
 from specdeploy.errors import ConfigError
 
 RATES = st.floats(0.1, 200)
@@ -105,3 +106,11 @@ def test_a_trace_out_of_order_is_refused(times: list[float], said: str) -> None:
     """The first request that is out of order is named."""
     with pytest.raises(ConfigError, match=said):
         replayed(times)
+
+
+@pytest.mark.parametrize("stages", [["1e300 for 1e-300s"], ["1..1e7 for 1s"]])
+def test_a_rate_that_nobody_sends_is_refused(stages: list[str]) -> None:
+    """A rate beyond a million a second is refused with the limit, before anything is computed of it."""
+    with pytest.raises(ConfigError, match="request rate is 1e") as failed:
+        parse_stages(stages)
+    assert "1e+06" in failed.value.hint

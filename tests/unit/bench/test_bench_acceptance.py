@@ -80,6 +80,7 @@ def test_pooling_adds_up(histograms: list[list[int]]) -> None:
         ({"histogram": (9, 0), "num_spec_steps": 9, "accepted_tokens": 0, "draft_tokens": 8}, "S 9 is more than D 8"),
         ({"histogram": (-1, 4)}, "negative"),
         ({"draft_tokens": None}, "missing"),
+        ({"draft_tokens": 2**62}, "more than 32 bits"),
     ],
 )
 def test_counts_that_contradict_each_other_are_not_reported(changes: dict, word: str) -> None:
@@ -95,13 +96,69 @@ def test_counts_that_contradict_each_other_are_not_reported(changes: dict, word:
     assert "culprit" in finding.message
 
 
+LLAMA = {"num_spec_steps": None, "histogram": ()}
+
+
+def test_a_server_that_tells_no_steps_has_a_rate_all_the_same() -> None:
+    """Of D and A alone, as llama.cpp tells them, come the rates and the counts; what needs S is absent."""
+    drafting = [
+        record(draft_tokens=10, accepted_tokens=5, **LLAMA),
+        record(draft_tokens=30, accepted_tokens=0, **LLAMA),
+    ]
+    (summary,) = summarize([*drafting, record(draft_tokens=0, accepted_tokens=0, **LLAMA)])
+
+    assert summary.findings == ()
+    assert {key: value["avg"] for key, value in summary.metrics.items() if "spec_decode" in key} == {
+        "spec_decode_draft_acceptance_rate": pytest.approx((0.5 + 0) / 2),
+        "overall_spec_decode_draft_acceptance_rate": pytest.approx(5 / 40),
+        "spec_decode_draft_tokens": 20,
+        "spec_decode_accepted_draft_tokens": 2.5,
+    }
+    assert summary.metrics["spec_decode_draft_tokens"]["count"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"draft_tokens": 4, "accepted_tokens": 5}, "A 5 is more than D 4"),
+        ({"draft_tokens": 0, "accepted_tokens": 5}, "A 5 is more than D 0"),
+        ({"draft_tokens": -8, "accepted_tokens": -9}, "negative"),
+        ({"draft_tokens": 4, "accepted_tokens": 1, "histogram": (0, 2)}, "accepts 2 drafts, A is 1"),
+    ],
+)
+def test_counts_without_steps_may_contradict_each_other_too(changes: dict, word: str) -> None:
+    """More accepted than drafted, less than nothing, or another histogram: reported with why, and not summed up."""
+    (summary,) = summarize([record(**{**LLAMA, **changes})])
+
+    assert not any("spec_decode" in key for key in summary.metrics)
+    assert word in summary.findings[0].message
+
+
+def test_steps_that_some_requests_leave_out_are_not_summed_up() -> None:
+    """A sum over some requests would be set against the drafts of all; the rate is of all."""
+    (summary,) = summarize([record(), record(draft_tokens=12, accepted_tokens=9, **LLAMA)])
+
+    assert summary.metrics["overall_spec_decode_draft_acceptance_rate"]["avg"] == pytest.approx(0.5)
+    assert not summary.metrics.keys() & {"spec_decode_steps", "overall_spec_decode_acceptance_length"}
+
+
 def test_a_request_without_steps_has_no_acceptance() -> None:
     """The control, and an answer of one token, verify nothing: absent, not zero."""
     control = record(num_spec_steps=0, draft_tokens=0, accepted_tokens=0, histogram=())
 
-    assert acceptance_metrics([control, record(num_spec_steps=None)], where="") == ({}, ())
+    silent = record(draft_tokens=None, accepted_tokens=None, **LLAMA)
+
+    assert acceptance_metrics([control, silent], where="") == ({}, ())
 
 
 def test_no_steps_have_no_positions() -> None:
     """An empty histogram says nothing about any position."""
     assert per_position_acceptance(()) == per_position_acceptance((0, 0)) == ()
+
+
+@pytest.mark.timeout(20)
+def test_a_long_histogram_is_soon_summed_up() -> None:
+    """A histogram of very many positions, as a file may have, takes no work that grows with their square."""
+    positions = per_position_acceptance((1, *(0,) * 200_000, 3))
+
+    assert (len(positions), set(positions)) == (200_001, {0.75})

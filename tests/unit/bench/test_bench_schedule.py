@@ -12,6 +12,7 @@ from specdeploy.bench.arrivals import Stage
 from specdeploy.bench.prompts import Prefixes, Trace, load_bundled
 from specdeploy.bench.records import CONTROL, SPECULATION, WARMUP_PAIR
 from specdeploy.bench.schedule import LoadSettings, kv_reuse_findings, plan_load, prompt_findings
+from specdeploy.bench.stages import parse_stages
 from specdeploy.errors import ConfigError
 from specdeploy.findings import Finding
 
@@ -81,6 +82,23 @@ def test_a_block_longer_than_the_prompt_set_is_noticed() -> None:
     """A prompt that is sent twice in one block says less than two prompts."""
     assert prompt_findings(plan_load(LoadSettings(requests=len(CODE)), CODE)) == ()
     assert prompt_findings(plan_load(LoadSettings(requests=len(CODE) + 1), CODE))[0].code == "load.prompts-repeat"
+
+
+@pytest.mark.parametrize(
+    ("length", "where", "cure"),
+    [
+        ({"requests": 100}, "load.requests", "fewer requests in more pairs"),
+        ({"rates": (100.0,), "duration_s": 1.0}, "load.duration_s", "less time in more pairs"),
+        ({"stages": parse_stages(["100 for 1s"])}, "load.stages", "shorter stages in more pairs"),
+    ],
+)
+def test_a_repeated_prompt_is_told_at_the_key_that_decides(length: dict, where: str, cure: str) -> None:
+    """What a run does not look at is not advised: a run by time or by stages has no number of requests."""
+    shape = {} if "requests" in length else {"shape": "constant"}
+    (finding,) = prompt_findings(plan_load(LoadSettings(**shape, **length), CODE))
+
+    assert (finding.code, finding.where) == ("load.prompts-repeat", where)
+    assert cure in finding.hint
 
 
 @pytest.mark.parametrize(

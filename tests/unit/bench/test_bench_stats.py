@@ -124,6 +124,14 @@ def test_steady_throughput_leaves_out_ramp_up_and_drain() -> None:
     assert summary.metrics["steady_output_token_throughput"]["avg"] == pytest.approx((6 + 2) / 0.3)
 
 
+def test_tokens_add_up_however_many_a_file_tells() -> None:
+    """Counts of a file that are more together than 64 bits hold make a large throughput, and never 0 or less."""
+    (summary,) = summarize([record(index=index, output_tokens=2**62) for index in range(4)])
+    metrics = summary.metrics
+
+    assert metrics["output_token_throughput"]["avg"] == pytest.approx(4 * 2**62 / metrics["benchmark_duration"]["avg"])
+
+
 def test_a_block_that_was_sent_at_once_was_never_steady() -> None:
     """Every slot emptied once: all of it is ramp-up and drain."""
     (summary,) = summarize([record(), record(index=1)])

@@ -145,6 +145,14 @@ class TestTooLong:
         with pytest.raises(RequestFailed, match="the answer is longer than 64 MiB"):
             list(chunks)
 
+    def test_many_events(self) -> None:
+        """So are small events of which there are more than an answer has tokens."""
+        piece = (b"data: " + json.dumps({"choices": []}).encode() + b"\n\n") * 10_000
+        chunks = answering(FakeReply(200, itertools.repeat(piece))).stream_http(REQUEST)
+        with pytest.raises(RequestFailed, match="more than 100,000 events") as failed:
+            list(chunks)
+        assert failed.value.label == "protocol"
+
     @pytest.mark.parametrize("piece", [b"x" * 2**20, b"data: x\n" * 2**17])
     def test_an_event(self, piece: bytes) -> None:
         """One event that never ends is given up before that, in one line or in many."""
@@ -307,6 +315,13 @@ class TestAnswers:
             {"choices": [{"text": "x", "finish_reason": 1}]},
             {"choices": [{"text": "x"}, {"text": "y"}]},
             {"choices": [{"text": "x"}], "usage": {"prompt_tokens": "2"}},
+            {"choices": [{"text": "x"}], "usage": {"completion_tokens": 10**400}},
+            {"choices": [{"text": "x"}], "usage": {"completion_tokens": 2**31}},
+            {"choices": [{"text": "x"}], "timings": {"draft_n": 2**62, "draft_n_accepted": 0}},
+            {"choices": [{"text": "x"}], "timings": {"draft_n": -(2**31), "draft_n_accepted": 0}},
+            {"choices": [{"text": "x"}], "metrics": {"speculative_decoding": {"acceptance_histogram": [2**31]}}},
+            {"choices": [{"text": "x"}], "metrics": {"speculative_decoding": {"acceptance_histogram": [1] * 5000}}},
+            {"choices": [{"text": "x", "token_ids": [2**31]}]},
             [1],
         ],
     )
@@ -372,13 +387,21 @@ class TestErrors:
         with pytest.raises(RequestFailed, match="boom"):
             list(answering(reply).stream_http(REQUEST))
 
-    @pytest.mark.parametrize("end", [b"", b"data: [DO"])
-    def test_a_stream_without_its_end(self, end: bytes) -> None:
-        """A stream that ends before [DONE] was cut, however complete it looks."""
-        reply = stream_reply([event("a", finish_reason="length")], end=end)
-        with pytest.raises(RequestFailed, match="broke off") as failed:
+    @pytest.mark.parametrize(
+        ("events", "end", "label"),
+        [
+            ([event("a", finish_reason="length")], b"", "stream_ended_early"),
+            ([event("a")], b"", "stream_ended_early"),
+            ([], b"", "empty_stream"),
+            ([event("a")], b"data: [DO", "connection"),
+        ],
+    )
+    def test_a_stream_without_its_end(self, events: list[dict[str, Any]], end: bytes, label: str) -> None:
+        """A stream that ends before [DONE] is a failure, however complete it looks; within an event it broke off."""
+        reply = stream_reply(events, end=end)
+        with pytest.raises(RequestFailed) as failed:
             list(answering(reply).stream_http(REQUEST))
-        assert failed.value.label == "connection"
+        assert failed.value.label == label
         assert reply.closed
 
     def test_an_event_after_the_end(self) -> None:

@@ -19,6 +19,8 @@ from specdeploy.errors import ConfigError
 from specdeploy.openai import OpenAIClient, ServerAddress
 from specdeploy.pipeline.smoke_targets import openai_target
 from specdeploy.triton.client import RequestFailed
+from specdeploy.triton.client.http import HttpTransport
+from specdeploy.triton.client.replies import read_body
 from specdeploy.triton.protocol import GenerateRequest
 from tests.unit.openai.fake_openai import MODEL, FakeOpenAI
 
@@ -183,11 +185,13 @@ def test_a_server_that_drips(
 
 
 def test_a_redirect_is_not_followed() -> None:
-    """The key goes to the server that was named and to no other."""
+    """The key goes to the server that was named and to no other; what stands for the body says where it would go."""
     toy = FakeOpenAI(health=302)
     with serving(toy) as server, client_of(server, api_key=KEY) as client:
         assert not client.ready()
         assert server.keys == [f"Bearer {KEY}"]
+        with HttpTransport(address_of(server)).send("GET", "/health", None, 30.0) as reply:
+            assert read_body(reply) == b"a redirect to http://127.0.0.1:9/elsewhere, which is not followed"
 
 
 class TestKey:

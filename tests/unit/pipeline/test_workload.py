@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 from typing import TYPE_CHECKING, Any
@@ -227,3 +228,35 @@ def test_what_cannot_be_sent_is_refused_before_anything_is_made(plan, folder) ->
     (folder / "target" / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"load\.rates is given"):
         plan({**SYNTHETIC, "load.rates": "[5]"})
+
+
+@pytest.mark.parametrize("keys", [{"load.stages": "1e-9 for 1s"}, {"load.rates": "1e-9", "load.duration_s": "1"}])
+def test_a_schedule_without_a_request_is_refused(plan: Callable[..., LoadPlan], keys: dict[str, Any]) -> None:
+    """A load so small that none of its requests is ever due is refused with what to raise."""
+    with pytest.raises(ConfigError, match=f"{list(keys)[-1]} lets so few requests through") as failed:
+        plan({"load.shape": "poisson", **keys})
+    assert "Raise" in failed.value.hint
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "pipe", "target"])
+def test_prompts_that_have_no_end_are_refused(plan: Callable[..., LoadPlan], folder: Path, name: str) -> None:
+    """A device, a pipe that nobody writes to and a folder are no file of prompts; nothing waits for them."""
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(ConfigError, match=f"load.prompts: .*{name} is no regular file"):
+        plan({"load.prompts": name})
+
+
+def test_prompts_that_no_memory_takes_are_refused(plan: Callable[..., LoadPlan], folder: Path) -> None:
+    """A file of gigabytes is refused before it is read, with its size and the limit."""
+    with (folder / "lines.jsonl").open("r+b") as file:
+        file.truncate(2**40)
+    with pytest.raises(ConfigError, match="has 1,099,511,627,776 bytes, more than"):
+        plan({"load.prompts": "lines.jsonl"})
+
+
+def test_a_byte_order_mark_is_no_part_of_the_prompts(plan: Callable[..., LoadPlan], folder: Path) -> None:
+    """Editors of Windows put it in front of a file; the prompts are read as without it."""
+    lines = folder / "lines.jsonl"
+    lines.write_bytes(b"\xef\xbb\xbf" + lines.read_bytes())
+
+    assert {prompt.text for prompt in sent(plan({"load.prompts": "lines.jsonl"}))} == {"a"}

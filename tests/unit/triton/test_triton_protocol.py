@@ -253,11 +253,16 @@ class TestChunk:
             {"text_output": "a", "output_ids": ["x"]},
             {"text_output": "a", "num_spec_steps": 1.5},
             {"text_output": "a", "num_spec_steps": True},
+            {"text_output": "a", "num_spec_steps": 2**31},
+            {"text_output": "a", "output_ids": [2**31]},
+            {"text_output": "a", "spec_decode_acceptance_histogram": [0, 2**62]},
+            {"text_output": "a", "spec_decode_acceptance_histogram": [1] * 5000},
+            {"text_output": "a", "acceptance_rate": 10**400},
             {"text_output": "a", "acceptance_rate": "high"},
         ],
     )
     def test_refuses_what_is_no_response(self, outputs: dict[str, object]) -> None:
-        """Missing text and values of another kind are not read as something else."""
+        """Missing text, values of another kind and beyond all measure are not read as something else."""
         with pytest.raises(MalformedResponse):
             decode_chunk(outputs)
 

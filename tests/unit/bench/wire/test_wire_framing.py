@@ -78,6 +78,13 @@ class TestBody:
         )
         assert (reader.status, got, reader.ended) == (200, b"x", True)
 
+    def test_very_many_interim_answers(self) -> None:
+        """Up to a hundred of them are passed over, in pieces of any size; more are none of HTTP (see `TestFaults`)."""
+        whole = b"HTTP/1.1 100 Continue\r\n\r\n" * 100 + sized(200, b"x")
+        for size in (7, len(whole)):
+            reader, got = read(*(whole[at : at + size] for at in range(0, len(whole), size)))
+            assert (reader.status, got, reader.ended) == (200, b"x", True)
+
     def test_bare_line_feeds(self) -> None:
         """Lines of a head may end without a carriage return."""
         reader, got = read(b"HTTP/1.1 200 OK\nContent-Length: 5\n\na\r\n\r\n")
@@ -117,6 +124,7 @@ class TestFaults:
             b"HTTP/1.1 20\r\n\r\n",
             b"HTTP/1.1 999 x\r\n\r\n",
             b"HTTP/1.1 101 Switching\r\n\r\n",
+            b"HTTP/1.1 100 Continue\r\n\r\n" * 5000,
             b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nbad name: x\r\n : y\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",

@@ -117,6 +117,19 @@ class TestAnswers:
 
         play(scenario)
 
+    @pytest.mark.parametrize("body", [b"", b"<html>moved</html>"])
+    def test_a_redirect_says_where_to(self, body: bytes) -> None:
+        """In place of its body stands where it leads, without a password and what may be a key."""
+        where = b"Location: http://me:secret@10.0.0.1/v1?key=secret"
+
+        async def scenario() -> None:
+            async with Server(answering(sized(302, body, where))) as server, wire_to(server, 1) as wire:
+                reply = await ask(wire)
+                said = b"a redirect to ...@10.0.0.1/v1, which is not followed"
+                assert (reply.status, reply.body, reply.fault) == (302, said, None)
+
+        play(scenario)
+
     def test_a_request_may_be_started_from_the_end_of_another(self) -> None:
         """A closed loop needs no task: the callback of one request starts the next, over the connection just freed."""
 
@@ -356,11 +369,12 @@ class TestFaults:
             (HEAD, b"x" * 2**20, "an event is longer than 16 MiB"),
             (HEAD, b"data: x\n" * 2**17, "an event is longer than 16 MiB"),
             (HEAD, b"data: %s\n\n" % (b"x" * 2**20), "the answer is longer than 64 MiB"),
+            (HEAD, b"data: x\n\n" * 2000, "more than 100,000 events"),
             (HEAD.replace(b"200 OK", b"500 No"), b"x" * 2**20, "the answer is longer than 64 MiB"),
         ],
     )
     def test_an_answer_without_an_end(self, head: bytes, piece: bytes, most: str) -> None:
-        """More bytes than any answer, or any event, has fail as they do for a blocking client: memory is bounded."""
+        """More bytes or events than any answer has fail as they do for a blocking client: memory is bounded."""
 
         async def script(client: Client, _number: int) -> None:
             await client.write(head, *[chunk(piece)] * 70)
