@@ -194,7 +194,8 @@ def command(
         )
     require_exports(formats)
     folder = workspace(loaded).reports
-    require_writable(generator.files(workspace(loaded)).document, "report.path")
+    for path in generator.files(workspace(loaded)):
+        require_writable(path, "report.path")
     if not in_step and generator != ALONE:
         tell(str(generator))
     if processes > 1:

@@ -23,7 +23,6 @@ from specdeploy.pipeline.server_side import ServerSide
 from specdeploy.pipeline.workload import workload_of
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.system.clock import SystemClock
-from specdeploy.system.files import write_json_atomic
 from specdeploy.system.host import probe_host
 from specdeploy.system.signals import Held
 
@@ -197,7 +196,7 @@ class Measurement:
         created, used_s = self._clock.now_iso(), time.process_time()
         files = self._generator.files(workspace(self._loaded))
         with self._held as held:
-            with record_file(files.records) as store:
+            with record_file(files.records, files.document) as store:
                 with contextlib.ExitStack() as stack:
                     server = None
                     if self._triton is not None:
@@ -216,7 +215,7 @@ class Measurement:
                 noticed = (*findings, *prompt_findings(plan))
                 document = build_load_report(run, plan, context, noticed, objectives=self._objectives)
                 document |= {"search": found} | self._generator.about(plan, run, noticed, self._clock)
-            write_json_atomic(files.document, document)
+                store.document = document
             if run.stop_reason == TERMINATED:
                 # Whose the signal was has it again, and acts on it now that the results are kept.
                 held.seen = signal.SIGTERM

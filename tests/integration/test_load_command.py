@@ -234,6 +234,16 @@ def test_what_cannot_be_run_is_refused(folder: Path, arguments: tuple[str, ...],
     assert (folder / "reports" / "load.json").read_text() == "{}"
 
 
+@pytest.mark.parametrize("name", ["load.json", "load_records.jsonl"])
+def test_results_that_could_not_be_kept_are_not_measured(folder: Path, name: str) -> None:
+    """Exit code 2 and the name of the file, before any server is asked."""
+    (folder / "reports" / name).mkdir(parents=True)
+    done = specdeploy("load", "--openai", "http://127.0.0.1:9/v1", cwd=folder)
+
+    assert done.returncode == 2
+    assert f"{name} cannot be written: it is no file" in done.stderr
+
+
 # Against an OpenAI-compatible server
 
 

@@ -1,10 +1,12 @@
-"""What a load test leaves when it ends otherwise than planned: results that are whole and of one run, or those before."""
+"""What a load test leaves when it ends otherwise than planned: results of one run, or those of the run before."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import resource
+import shutil
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ import pytest
 
 from specdeploy.bench.records import records_from_jsonl
 from specdeploy.config.load import load_config
+from specdeploy.errors import ConfigError
 from specdeploy.pipeline.measurement import Line, Lines, Measurement, plan_of
 from specdeploy.pipeline.shards import ALONE
 from tests.unit.bench.fakes import HANG, FakeClock, FakeServer, answer
@@ -115,3 +118,24 @@ def test_ctrl_c_before_anything_is_sent_leaves_the_results_of_the_last_run(tmp_p
 
     assert (server.sent, server.closed) == ([], 1)
     assert kept(tmp_path)[1] == 4
+
+
+def test_a_report_folder_that_is_gone_is_said(tmp_path: Path) -> None:
+    """Nothing can be kept, and the error names the place."""
+    with pytest.raises(ConfigError, match=r"load_records\.jsonl cannot be written: No such file"):
+        measure(tmp_path, in_summary=lambda: shutil.rmtree(tmp_path / "reports"))
+
+
+def test_a_document_that_does_not_fit_leaves_no_mix(tmp_path: Path) -> None:
+    """The results of the run before are left as they are, records and document."""
+    measure(tmp_path)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "reports").iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before["load_records.jsonl"]) + 100, limits[1]))
+    try:
+        with pytest.raises(ConfigError, match=r"load\.json cannot be written: File too large"):
+            measure(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    assert {path.name: path.read_bytes() for path in (tmp_path / "reports").iterdir()} == before
