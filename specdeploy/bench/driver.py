@@ -20,7 +20,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from specdeploy.bench.observation import Observation
-from specdeploy.bench.records import CONTROL, INTERRUPTED, SPECULATION, Arm, LoadRun, RequestRecord
+from specdeploy.bench.records import CONTROL, INTERRUPTED, SPECULATION, Arm, LoadRun, RequestRecord, utf8
 from specdeploy.bench.server_window import ServerWindow
 from specdeploy.bench.table import RecordStore
 from specdeploy.triton.client.failures import RequestFailed
@@ -485,20 +485,21 @@ class _Sender:
             # We cut it off: that is no fault of the server.
             error = INTERRUPTED
         prompt = self._block.prompt(prepared.index)
+        fields = {name: utf8(value) if isinstance(value, str) else value for name, value in seen.fields().items()}
         return RequestRecord(
             arm=self._block.arm,
             pair=self._block.pair,
             index=prepared.index,
             concurrency=self._block.point.concurrency,
             rate=self._block.point.rate,
-            prompt_id=prompt.id,
-            category=prompt.category,
+            prompt_id=utf8(prompt.id),
+            category=utf8(prompt.category),
             intended_s=intended_s,
             sent_s=reply.sent_s,
             ended_s=reply.ended_s,
             error=error,
-            error_message=message,
-            **seen.fields(),  # type: ignore[arg-type]  # a dict of fields cannot say that each has its type
+            error_message=utf8(message),
+            **fields,  # type: ignore[arg-type]  # a dict of fields cannot say that each has its type
         )
 
     def _prepare(self, ahead: int) -> None:
