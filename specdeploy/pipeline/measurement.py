@@ -219,11 +219,7 @@ class Measurement:
             if run.stop_reason == TERMINATED:
                 # Whose the signal was has it again, and acts on it now that the results are kept.
                 held.seen = signal.SIGTERM
-            try:
-                held.deliver()
-            except BaseException as ending:
-                ending.add_note(f"what was measured is kept in {files.document}")
-                raise
+            held.deliver(f"what was measured is kept in {files.document}")
         return document
 
 

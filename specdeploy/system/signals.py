@@ -120,11 +120,21 @@ class Held:
         """Let signals wait from now on."""
         self._holding = True
 
-    def deliver(self) -> None:
-        """Act on the signal that came first, if one did."""
+    def deliver(self, note: str = "") -> None:
+        """Act on the signal that came first, if one did.
+
+        Args:
+            note: Added to what its handler raises.
+        """
         number, self.seen = self.seen, None
-        if number is not None:
+        if number is None:
+            return
+        try:
             self._before[number](number, None)
+        except BaseException as error:
+            if note:
+                error.add_note(note)
+            raise
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._holding:
