@@ -142,10 +142,10 @@ def _show(error: SpecdeployError, *, as_json: bool) -> None:
             }
         )
 
-    tell(f"{click.style('error:', fg='red', bold=True)} {error.message}")
+    tell(f"{click.style('error:', fg='red', bold=True)} {_render.visible_lines(error.message)}")
     _render.findings(error.findings, err=True)
     if error.hint:
-        tell(f"{click.style('hint:', fg='cyan', bold=True)}  {error.hint}")
+        tell(f"{click.style('hint:', fg='cyan', bold=True)}  {_render.visible_lines(error.hint)}")
 
 
 def main() -> NoReturn:

@@ -41,6 +41,14 @@ def visible(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def visible_lines(text: str) -> str:
+    """Return *text* with nothing that acts on a terminal but its line ends and tabs, which the end of a log has.
+
+    What an error says may be the words of a server.
+    """
+    return re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text)
+
+
 def github_annotations(items: Iterable[Finding], root: str) -> None:
     """Print findings as workflow commands that GitHub shows beside the files of a change.
 
