@@ -245,6 +245,27 @@ def test_results_that_could_not_be_kept_are_not_measured(folder: Path, name: str
     assert f"{name} cannot be written: it is no file" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("form", "place", "said"),
+    [
+        ("csv", "load.csv/", "load.csv cannot be written: it is no file"),
+        ("parquet", "load_records.parquet/", "load_records.parquet cannot be written: it is no file"),
+        ("aiperf", "aiperf", "aiperf is no folder"),
+        ("aiperf", "", "two of load.rates would be 50/s"),
+    ],
+)
+def test_exports_that_could_not_be_written_are_not_measured(folder: Path, form: str, place: str, said: str) -> None:
+    """Exit code 2, before any server is asked."""
+    path = folder / "reports" / place
+    path.mkdir(parents=True) if place.endswith("/") else path.parent.mkdir(exist_ok=True)
+    if place == "aiperf":
+        path.touch()
+    rates = ("--set", "load.shape=constant", "--set", "load.rates=[50, 50.0000001]")
+    done = specdeploy("load", "--openai", "http://127.0.0.1:9/v1", *rates, "--export", form, cwd=folder)
+
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
 # Against an OpenAI-compatible server
 
 
