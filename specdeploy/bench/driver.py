@@ -20,7 +20,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from specdeploy.bench.observation import Observation
-from specdeploy.bench.records import CONTROL, INTERRUPTED, SPECULATION, Arm, LoadRun, RequestRecord
+from specdeploy.bench.records import CONTROL, INTERRUPTED, SPECULATION, Arm, LoadRun, RequestRecord, utf8
 from specdeploy.bench.server_window import ServerWindow
 from specdeploy.bench.table import RecordStore
 from specdeploy.triton.client.failures import RequestFailed
@@ -190,7 +190,8 @@ class _Run:
         self._on_progress = on_progress
         self._look = look
         self._begin = begin
-        self._holding: asyncio.Future[None] | None = None
+        self._waiting: asyncio.Future[None] | None = None
+        self._signals = 0
         self._number = 0
         self._store = store
         self._done = 0
@@ -210,20 +211,20 @@ class _Run:
         """Run the blocks in order until they are done or the run is stopped."""
         timer = self._set_deadline()
         wires = {id(line.wire): line.wire for line in self.lines.values()}.values()
-        try:
-            for wire in wires:
-                await wire.open(self.plan.connections)
-            with _told_of_sigterm(self._terminate):
+        with _told_of_signals(self._on_signal):
+            try:
+                for wire in wires:
+                    await self._unless_stopped(wire.open(self.plan.connections))
                 for block in self.plan.blocks:
                     if self.stopping:
                         break
                     self._number += 1
                     await self._watch_block(block)
-        finally:
-            if timer is not None:
-                timer.cancel()
-            for wire in wires:
-                await wire.close()
+            finally:
+                if timer is not None:
+                    timer.cancel()
+                for wire in wires:
+                    await wire.close()
         if self._broken is not None:
             raise self._broken
 
@@ -261,22 +262,28 @@ class _Run:
         self._broken = self._broken or error
         self._wind_down()
 
-    def _terminate(self) -> None:
-        """Act on SIGTERM, which comes in the midst of anything: at once no more than note it."""
-        asyncio.get_running_loop().call_soon_threadsafe(self.halt, TERMINATED)
+    def _on_signal(self, reason: str) -> None:
+        """End the run; the second time somebody has no patience, and what is in flight is cut off at once."""
+        self._signals += 1
+        self.halt(reason)
+        if self._signals > 1 and self._sender is not None:
+            self._sender.cut_off()
+
+    async def _unless_stopped(self, what: Awaitable[None]) -> None:
+        """Wait for something that is given up when the run ends."""
+        self._waiting = asyncio.ensure_future(what)
+        if self.stopping:
+            self._waiting.cancel()
+        await asyncio.wait([self._waiting])
+        if not self._waiting.cancelled():
+            self._waiting.result()
+        self._waiting = None
 
     async def _hold(self) -> None:
         """Wait until the next block begins, where somebody else says when."""
         if self._begin is None or self.stopping:
             return
-        self._holding = asyncio.ensure_future(self._sleep(self._begin))
-        try:
-            await asyncio.wait([self._holding])
-        except asyncio.CancelledError:
-            self.halt(INTERRUPTED_BY_USER)
-        if self._holding.done() and not self._holding.cancelled():
-            self._holding.result()
-        self._holding = None
+        await self._unless_stopped(self._sleep(self._begin))
         if self._number == 1:
             self.started_s = self.clock.monotonic()
 
@@ -307,23 +314,12 @@ class _Run:
         )
 
     async def _look_at_server(self) -> ServerCounts | None:
-        if self._look is None:
-            return None
-        try:
-            return await asyncio.to_thread(self._look)
-        except asyncio.CancelledError:
-            self.halt(INTERRUPTED_BY_USER)
-            return None
+        return None if self._look is None else await asyncio.to_thread(self._look)
 
     async def _run_block(self, block: Block) -> None:
         self._sender = sender = _Sender(self, block)
-        try:
-            sender.begin()
-            await sender.finished.wait()
-        except asyncio.CancelledError:
-            # How asyncio tells of Ctrl-C. A second one gets through.
-            self.halt(INTERRUPTED_BY_USER)
-            await sender.finished.wait()
+        sender.begin()
+        await sender.finished.wait()
         self._sender = None
 
     def _left_s(self) -> float | None:
@@ -350,32 +346,34 @@ class _Run:
             self.halt(f"{failures} requests in a row did not reach the server, the last with {words}")
 
     def _wind_down(self) -> None:
-        if self._holding is not None:
-            self._holding.cancel()
+        if self._waiting is not None:
+            self._waiting.cancel()
         if self._sender is not None:
             self._sender.wind_down()
 
 
 @contextlib.contextmanager
-def _told_of_sigterm(call: Callable[[], None]) -> Iterator[None]:
-    """Call when SIGTERM comes, in place of a handler that raises.
+def _told_of_signals(call: Callable[[str], None]) -> Iterator[None]:
+    """Have the loop call, with the reason, when Ctrl-C or SIGTERM comes, in place of a handler that raises.
 
     What such a handler raises within a callback, asyncio would log and forget, and with it the request that it was
-    about. The handler is put back at the end.
+    about; and a second Ctrl-C would end the loop, and with it all results. The handlers are put back at the end.
     """
-    before = signal.getsignal(signal.SIGTERM)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-    signal.signal(signal.SIGTERM, lambda _number, _frame: call())
+    loop, before = asyncio.get_running_loop(), {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: handler for number in _REASONS if callable(handler := signal.getsignal(number))}
+    for number in before:
+        signal.signal(number, lambda number, _frame: loop.call_soon_threadsafe(call, _REASONS[number]))
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 INTERRUPTED_BY_USER: Final = "interrupted from the keyboard"
 TERMINATED: Final = "terminated"
+_REASONS: Final[Mapping[int, str]] = {signal.SIGINT: INTERRUPTED_BY_USER, signal.SIGTERM: TERMINATED}
 #: More than the resolution of the loop's clock, so that a timer does not come early.
 _TICK_S: Final = 0.01
 #: The loop sleeps in whole milliseconds and rounds up: it is woken one early and goes round until a request is due.
@@ -428,6 +426,10 @@ class _Sender:
         if self._cut is None:
             self._cut = self._loop.call_later(_GRACE_S, self._line.wire.cancel_all)
         self._loop.call_soon(self._look)
+
+    def cut_off(self) -> None:
+        """Do not wait for that moment."""
+        self._line.wire.cancel_all()
 
     def _pump(self) -> None:
         """Send everything that is due by the schedule, and come again when the next is."""
@@ -494,20 +496,21 @@ class _Sender:
             # We cut it off: that is no fault of the server.
             error = INTERRUPTED
         prompt = self._block.prompt(prepared.index)
+        fields = {name: utf8(value) if isinstance(value, str) else value for name, value in seen.fields().items()}
         return RequestRecord(
             arm=self._block.arm,
             pair=self._block.pair,
             index=prepared.index,
             concurrency=self._block.point.concurrency,
             rate=self._block.point.rate,
-            prompt_id=prompt.id,
-            category=prompt.category,
+            prompt_id=utf8(prompt.id),
+            category=utf8(prompt.category),
             intended_s=intended_s,
             sent_s=reply.sent_s,
             ended_s=reply.ended_s,
             error=error,
-            error_message=message,
-            **seen.fields(),  # type: ignore[arg-type]  # a dict of fields cannot say that each has its type
+            error_message=utf8(message),
+            **fields,  # type: ignore[arg-type]  # a dict of fields cannot say that each has its type
         )
 
     def _prepare(self, ahead: int) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import itertools
+import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -83,7 +84,7 @@ class Part:
             )
         try:
             self._read(shard)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
             raise ConfigError(
                 f"{self.source} is damaged: {type(error).__name__}: {error}", hint="Measure this shard again."
             ) from error
@@ -95,14 +96,28 @@ class Part:
 
     def _read(self, shard: Mapping[str, Any]) -> None:
         """Look at everything that a merge reads."""
+        # Nothing in it may be NaN or infinite, wherever that stands: it would be in the merged document, too.
+        json.dumps(self.document, allow_nan=False)
+        _require(int, shard, "number", "of", "records")
         Shard(number=shard["number"], of=shard["of"])
-        float(shard["epoch_offset_s"]), float(self.document["started_s"]), float(self.document["duration_s"])
-        [(_key(block), float(block["start_s"])) for block in shard["blocks"]]
-        [Finding(**finding) for finding in shard["findings"]]
-        float(self.document["client"]["cpu_s"]), int(self.document["client"]["processes"])
+        _require((int, float), shard, "epoch_offset_s")
+        _require((int, float), self.document, "started_s", "duration_s")
+        iso(self.document["started_s"] + self.document["duration_s"] + shard["epoch_offset_s"])
+        for block in shard["blocks"]:
+            _require((int, float), block, "start_s")
+            _require(str, block, "arm")
+            hash(_key(block))
+        for finding in shard["findings"]:
+            _require(str, finding, *finding)
+            Finding(**finding)
+        _require((int, float), self.document["client"], "cpu_s", "processes")
+        _require(dict, self.document, "plan", "deployment", "environment")
         plan = _PlanRead(self.document["plan"])
-        _ = plan.temperature, plan.block_s, [self.document[key] for key in ("objectives", "deployment")]
-        _ = [self.document[key] for key in ("partial", "stop_reason", "degraded")], dict(self.document["environment"])
+        _ = plan.temperature, plan.block_s
+        _require(list, self.document, "objectives")
+        parse_objectives(self.document["objectives"])
+        _require(bool, self.document, "partial", "degraded")
+        _require(str, self.document, "stop_reason", "started_at")
         _ = shard["schedule"], shard["start_at"]
 
     @property
@@ -115,6 +130,14 @@ class Part:
     def epoch_offset_s(self) -> float:
         """What is added to its times to have seconds since 1970."""
         return float(self.document["shard"]["epoch_offset_s"])
+
+
+def _require(kind: type | tuple[type, ...], values: Mapping[str, Any], *keys: str) -> None:
+    """Refuse values of another type; a truth value is no number."""
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    for key in keys:
+        if type(values[key]) not in kinds:
+            raise TypeError(f"{key} is {type(values[key]).__name__}")
 
 
 class _BlockKey(NamedTuple):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+import math
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias
 
 from specdeploy.errors import ConfigError
 
@@ -166,15 +167,111 @@ class RequestRecord:
         """Rebuild a record from `to_dict`'s data.
 
         Raises:
-            ConfigError: A field is missing, or one is not a field of ours.
+            ConfigError: A field is missing, one is not a field of ours, or its value is none of its values.
         """
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
-        }
+        values: dict[str, Any] = {}
+        for key, value in data.items():
+            # An unknown key is refused below, with the words of the constructor.
+            if key in _TYPES and type(value) not in _TYPES[key]:
+                _refuse(key, value)
+            if key in _ENTRIES:
+                if not _ENTRIES[key].issuperset(map(type, value)):
+                    _refuse(key, value)
+                values[key] = tuple(value)
+            else:
+                values[key] = utf8(value) if type(value) is str else value
         try:
-            return cls(**values)
+            record = cls(**values)
         except TypeError as error:
             raise ConfigError(f"not a request record: {error}", hint="Measure again with this version.") from error
+        record._require_sense()
+        return record
+
+    def _require_sense(self) -> None:
+        """Refuse what has the right type, and is beyond what statistics can use.
+
+        Raises:
+            ConfigError: A value is.
+        """
+        if self.arm not in ARMS:
+            _refuse("arm", self.arm)
+        if not WARMUP_PAIR <= self.pair <= _LARGEST_NUMBER:
+            _refuse("pair", self.pair)
+        if not 0 <= self.index <= _LARGEST_NUMBER:
+            _refuse("index", self.index)
+        if self.concurrency is not None and not 0 <= self.concurrency <= _LARGEST_NUMBER:
+            _refuse("concurrency", self.concurrency)
+        if self.rate is not None and not 0 < self.rate < math.inf:
+            _refuse("rate", self.rate)
+        if (self.concurrency is None) == (self.rate is None):
+            _refuse("rate", self.rate)
+        for key in _TIMES:
+            # No comparison is true of NaN.
+            if (moment_s := getattr(self, key)) is not None and not -_LARGEST_S <= moment_s <= _LARGEST_S:
+                _refuse(key, moment_s)
+        times = self.chunk_s
+        if times and not (min(times) >= -_LARGEST_S and max(times) <= _LARGEST_S and math.isfinite(sum(times))):
+            _refuse("chunk_s", times)
+
+
+_NONE: Final = type(None)
+_NUMBER: Final = frozenset({int, float})
+_COUNT: Final = frozenset({int, _NONE})
+_LIST: Final = frozenset({list, tuple})
+_TEXT: Final = frozenset({str})
+#: Which types a value may have that was read. A truth value is no number.
+_TYPES: Final[dict[str, frozenset[type]]] = {
+    "arm": _TEXT,
+    "pair": frozenset({int}),
+    "index": frozenset({int}),
+    "concurrency": _COUNT,
+    "rate": _NUMBER | {_NONE},
+    "prompt_id": _TEXT,
+    "category": _TEXT,
+    "intended_s": _NUMBER,
+    "sent_s": _NUMBER,
+    "first_s": _NUMBER | {_NONE},
+    "last_s": _NUMBER | {_NONE},
+    "ended_s": _NUMBER,
+    "chunk_s": _LIST,
+    "chunk_tokens": _LIST,
+    "output_ids": _LIST,
+    "input_tokens": _COUNT,
+    "output_tokens": _COUNT,
+    "num_spec_steps": _COUNT,
+    "draft_tokens": _COUNT,
+    "accepted_tokens": _COUNT,
+    "histogram": _LIST,
+    "finish_reason": _TEXT,
+    "bypass_reason": _TEXT,
+    "error": _TEXT | {_NONE},
+    "error_message": _TEXT,
+}
+#: The same of what is in a list.
+_ENTRIES: Final[dict[str, frozenset[type]]] = {
+    "chunk_s": _NUMBER,
+    "chunk_tokens": frozenset({int}),
+    "output_ids": frozenset({int}),
+    "histogram": frozenset({int}),
+}
+_TIMES: Final = ("intended_s", "sent_s", "first_s", "last_s", "ended_s")
+#: Some 1500 years: together with the present still a date.
+_LARGEST_S: Final = 5e10
+_LARGEST_NUMBER: Final = 2**53
+_SHOWN: Final = 60
+
+
+def _refuse(key: str, value: object) -> NoReturn:
+    shown = repr(value)
+    raise ConfigError(
+        f"not a request record: {key} is {shown if len(shown) <= _SHOWN else f'{shown[:_SHOWN]}...'}",
+        hint="The file was changed or damaged; measure again.",
+    )
+
+
+def utf8(text: str) -> str:
+    """Return a text that can be written anywhere: halves of surrogate pairs, which JSON may hold, are escaped."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -228,6 +325,14 @@ def records_from_jsonl(text: str) -> tuple[RequestRecord, ...]:
     return tuple(record_from_line(number, line) for number, line in lines if line.strip())
 
 
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+# NaN and Infinity, which Python would read, are no JSON. Made once: that takes longer than to read a line.
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant)
+
+
 def record_from_line(number: int, line: str | bytes) -> RequestRecord:
     """Read one line.
 
@@ -240,11 +345,14 @@ def record_from_line(number: int, line: str | bytes) -> RequestRecord:
         ConfigError: It is not a record.
     """
     try:
-        data = json.loads(line)
-    except ValueError as error:
+        data = _DECODER.decode(line if isinstance(line, str) else line.decode())
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"records line {number} is not JSON: {error}", hint="The file was cut; measure again."
         ) from error
     if not isinstance(data, dict):
         raise ConfigError(f"records line {number} is {type(data).__name__}, not an object", hint="Measure again.")
-    return RequestRecord.from_dict(data)
+    try:
+        return RequestRecord.from_dict(data)
+    except ConfigError as error:
+        raise ConfigError(f"records line {number} is {error.message}", hint=error.hint) from error

@@ -102,11 +102,11 @@ def run(argv: Sequence[str] | None = None) -> int:
     except SpecdeployError as error:
         _show(error, as_json="--json" in (sys.argv if argv is None else argv))
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        tell("specdeploy: interrupted; what was started has been stopped")
+    except (click.Abort, KeyboardInterrupt) as ending:
+        _tell_end("interrupted", ending)
         return 128 + signal.SIGINT
-    except Interrupted:
-        tell("specdeploy: terminated; what was started has been stopped")
+    except Interrupted as ending:
+        _tell_end("terminated", ending)
         return 128 + signal.SIGTERM
     except Exception:  # noqa: BLE001 - the last line of defence: whatever comes here is our bug, and says so
         import traceback
@@ -115,6 +115,13 @@ def run(argv: Sequence[str] | None = None) -> int:
         tell("specdeploy: this is a bug in specdeploy; please report it with the lines above")
         return EXIT_BUG
     return result if isinstance(result, int) else 0
+
+
+def _tell_end(how: str, ending: BaseException) -> None:
+    """Say that a signal ended the command, and what the command noted about what it leaves."""
+    # Click raises an exception of its own from KeyboardInterrupt.
+    notes = [note for error in (ending, ending.__cause__) for note in getattr(error, "__notes__", ())]
+    tell("; ".join((f"specdeploy: {how}", "what was started has been stopped", *notes)))
 
 
 def _show(error: SpecdeployError, *, as_json: bool) -> None:
@@ -135,10 +142,10 @@ def _show(error: SpecdeployError, *, as_json: bool) -> None:
             }
         )
 
-    tell(f"{click.style('error:', fg='red', bold=True)} {error.message}")
+    tell(f"{click.style('error:', fg='red', bold=True)} {_render.visible_lines(error.message)}")
     _render.findings(error.findings, err=True)
     if error.hint:
-        tell(f"{click.style('hint:', fg='cyan', bold=True)}  {error.hint}")
+        tell(f"{click.style('hint:', fg='cyan', bold=True)}  {_render.visible_lines(error.hint)}")
 
 
 def main() -> NoReturn:

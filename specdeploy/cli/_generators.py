@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -43,12 +43,13 @@ def measure(loaded: LoadedConfig, processes: int, server: Iterable[str]) -> dict
     from specdeploy.pipeline.measurement import plan_of
     from specdeploy.pipeline.shards import merge_results
     from specdeploy.pipeline.workspace import workspace
+    from specdeploy.system.signals import Held
 
     loading.preflight(loaded)
     openai = click.get_current_context().params
     changes = {"compare": openai["control"] is not None, "own_control": False} if openai["url"] else {}
     lines = _events.TogetherLines(plan_of(loaded, **changes).total_requests)
-    with tempfile.TemporaryDirectory(prefix="specdeploy-load-") as folder:
+    with tempfile.TemporaryDirectory(prefix="specdeploy-load-") as folder, Held() as held:
         same = [*_again(click.get_current_context()), *server, f"--set=report.path={folder}", "--in-step"]
         commands = [
             [sys.executable, "-m", "specdeploy", "load", *same, f"--shard={number}/{processes}"]
@@ -58,30 +59,41 @@ def measure(loaded: LoadedConfig, processes: int, server: Iterable[str]) -> dict
             outcome = run_generators(commands, lines)
         finally:
             lines.close()
+        # What the generators have left goes with the folder.
+        held.hold()
         kept = any(Path(folder).glob("*.json"))
+        by_user = isinstance(outcome.stopped_by, KeyboardInterrupt)
         if outcome.stopped_by is None:
-            _require_sound(outcome, kept=kept)
+            reason = _looked_at(outcome, kept=kept)
         elif not kept:
             raise outcome.stopped_by
-        by_user = isinstance(outcome.stopped_by, KeyboardInterrupt)
-        reason = "" if outcome.stopped_by is None else INTERRUPTED_BY_USER if by_user else TERMINATED
+        else:
+            reason = INTERRUPTED_BY_USER if by_user else TERMINATED
         document = merge_results([Path(folder)], workspace(loaded).reports, partial=True, stop_reason=reason)
+        note = f"what was measured is kept in {workspace(loaded).load_json}"
+        held.deliver(note)
     if outcome.stopped_by is not None and not by_user:
+        outcome.stopped_by.add_note(note)
         raise outcome.stopped_by
     return document
 
 
-def _require_sound(outcome: Outcome, *, kept: bool) -> None:
-    """End as a process did that ended badly, with its words."""
+def _looked_at(outcome: Outcome, *, kept: bool) -> str:
+    """Return why the run ended early, when a process ended badly and others left something; empty when none did.
+
+    Raises:
+        Exit: Nothing is left: end as that process did.
+    """
     sound = {EXIT_OK, EXIT_CANNOT_DECIDE, _INTERRUPTED} if kept else {EXIT_OK, _INTERRUPTED}
-    for code, errors in zip(outcome.exit_codes, outcome.errors, strict=True):
+    for number, (code, errors) in enumerate(zip(outcome.exit_codes, outcome.errors, strict=True), start=1):
         if code not in sound:
-            _end(code, errors)
-
-
-def _end(code: int, errors: str) -> NoReturn:
-    tell(errors.rstrip())
-    raise click.exceptions.Exit(code if code > 0 else EXIT_ENVIRONMENT)
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            words = f"generator {number} of {len(outcome.exit_codes)} {how}"
+            tell("\n".join(filter(None, (errors.rstrip(), words))))
+            if not kept:
+                raise click.exceptions.Exit(code if code > 0 else EXIT_ENVIRONMENT)
+            return words
+    return ""
 
 
 def _again(ctx: click.Context) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +40,14 @@ def visible(text: str) -> str:
     Names of files come from anybody: one may hold a line end and a workflow command, or what moves a terminal's cursor.
     """
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def visible_lines(text: str) -> str:
+    """Return *text* with nothing that acts on a terminal but its line ends and tabs, which the end of a log has.
+
+    What an error says may be the words of a server.
+    """
+    return re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text)
 
 
 def github_annotations(items: Iterable[Finding], root: str) -> None:
@@ -87,7 +96,13 @@ def document(value: Any) -> None:
     """Print a JSON document on standard output; logs and progress go to standard error."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     # A name that is not UTF-8 holds halves of characters, which no stream takes; JSON can spell them.
-    say(_SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    text = _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        # An escape of Python's would be no JSON.
+        text = json.dumps(value, indent=2, allow_nan=False)
+    say(text)
 
 
 class Progress:

@@ -24,7 +24,7 @@ def say(text: str, *, nl: bool = True) -> None:
         EnvironmentFault: Standard output takes nothing, such as a file on a full disk.
     """
     try:
-        click.echo(text, nl=nl)
+        _echo(text, nl=nl)
     except OSError as error:
         _give_up(sys.stdout)
         if error.errno != errno.EPIPE:
@@ -37,9 +37,18 @@ def say(text: str, *, nl: bool = True) -> None:
 def tell(text: str, *, nl: bool = True) -> None:
     """Print what is to be known meanwhile; where that cannot be shown, it is not."""
     try:
-        click.echo(text, nl=nl, err=True)
+        _echo(text, nl=nl, err=True)
     except OSError:
         _give_up(sys.stderr)
+
+
+def _echo(text: str, *, nl: bool, err: bool = False) -> None:
+    """Print a text; characters that the stream has no bytes for are escaped."""
+    try:
+        click.echo(text, nl=nl, err=err)
+    except UnicodeEncodeError:
+        encoding = (sys.stderr if err else sys.stdout).encoding
+        click.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=nl, err=err)
 
 
 def _give_up(stream: IO[str]) -> None:

@@ -213,9 +213,11 @@ def command(
             "--search changes the load as it goes, and shards and processes share one that is laid out before",
             hint="Leave out --shard, --start-at and --processes; one process sends some hundred requests a second.",
         )
-    require_exports(formats)
     folder = workspace(loaded).reports
-    require_writable(generator.files(workspace(loaded)).document, "report.path")
+    # A search finds its loads by itself.
+    require_exports(formats, folder, () if search else loaded.config.load.rates)
+    for path in generator.files(workspace(loaded)):
+        require_writable(path, "report.path")
     if not in_step and generator != ALONE:
         tell(str(generator))
     if processes > 1:

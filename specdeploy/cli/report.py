@@ -59,9 +59,9 @@ def merge(
     from specdeploy.pipeline.workspace import workspace
     from specdeploy.report.text import load_table
 
-    require_exports(formats)
     sources = sources or (workspace(load(config_path, overrides)).reports,)
     folder = output or (sources[0] if sources[0].is_dir() else sources[0].parent)
+    require_exports(formats, folder)
     document = merge_results(sources, folder, partial=partial)
     written = export(folder, document, formats)
     if as_json:

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 #: So long after the last generator is ready for a block all of them begin it.
 _AHEAD_S: Final = 0.05
 _POLL_S: Final = 0.2
-#: A generator that was stopped has so long to end; what is in flight has 2 s of it.
-_STOP_S: Final = 20.0
+#: A generator that was stopped has so long to end: what is in flight has 2 s of it, its report the others.
+_STOP_S: Final = 120.0
+#: Asked more often than that, they are killed.
+_PATIENT: Final = 2
 _ERRORS_SHOWN: Final = 4000
 
 
@@ -80,7 +82,8 @@ class Outcome:
 def run_generators(commands: Sequence[Sequence[str]], on_progress: Callable[[Together], None]) -> Outcome:
     """Run one process for each command line until all have ended; when one ends badly, the others are stopped.
 
-    Ctrl-C and SIGTERM stop them, too: each keeps what it measured until then.
+    Ctrl-C and SIGTERM stop them, too: each keeps what it measured until then. The second time they do not wait for what
+    is in flight, and the third time they are killed.
 
     Args:
         commands: Each makes a `lockstep.Follower`.
@@ -102,8 +105,7 @@ def run_generators(commands: Sequence[Sequence[str]], on_progress: Callable[[Tog
                 except _Over:
                     raise
                 except BaseException as raised:  # noqa: BLE001 - handed on, once the generators have ended
-                    # The second time somebody has no patience.
-                    leader.stop(at_once=error is not None)
+                    leader.stop_sooner()
                     error = error or raised
         return Outcome(
             exit_codes=tuple(generator.process.wait() for generator in running),
@@ -169,6 +171,10 @@ class _Generator:
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
 
+    def hurry(self) -> None:
+        """Let it cut off what is in flight: for its run, this is the second signal."""
+        self.process.send_signal(signal.SIGINT)
+
     def kill(self) -> None:
         """End it now."""
         self.process.kill()
@@ -203,6 +209,7 @@ class _Leader:
         for generator in generators:
             self._selector.register(generator, selectors.EVENT_READ, generator)
         self._ends_s: float | None = None
+        self._asked = 0
 
     def step(self) -> None:
         """Wait for a moment, and act on what the generators say.
@@ -234,6 +241,15 @@ class _Leader:
             if at_once and not generator.ended:
                 generator.kill()
             generator.stop()
+
+    def stop_sooner(self) -> None:
+        """Stop as a user asks for it: the more often, the less is waited for."""
+        self._asked += 1
+        self.stop(at_once=self._asked > _PATIENT)
+        if self._asked == _PATIENT:
+            for generator in self._generators:
+                if not generator.ended:
+                    generator.hurry()
 
     def _heard(self) -> Iterator[_Generator]:
         for key, _ in self._selector.select(_POLL_S):

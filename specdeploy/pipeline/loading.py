@@ -123,10 +123,10 @@ def load_openai(
         return Lines(_openai_line(server), None if control is None else _openai_line(control))
 
     about = {
-        "name": server.model,
+        "name": server.shown_model,
         "profile": "openai",
         "server": server.address.host,
-        "control": None if control is None else {"name": control.model, "server": control.address.host},
+        "control": None if control is None else {"name": control.shown_model, "server": control.address.host},
     }
     findings = _uncounted([server] if control is None else [server, control])
     run = Measurement(loaded, connect_all, None, about, on_progress, generator, changes)

@@ -9,11 +9,11 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from specdeploy.bench.driver import TERMINATED, run_load
+from specdeploy.bench.driver import INTERRUPTED_BY_USER, TERMINATED, run_load
 from specdeploy.bench.goodput import parse_objectives
 from specdeploy.bench.load_report import RunContext, build_load_report
 from specdeploy.bench.prompts import OutputLength
-from specdeploy.bench.records import ARMS, SPECULATION
+from specdeploy.bench.records import ARMS, SPECULATION, LoadRun
 from specdeploy.bench.schedule import LoadSettings, check_load, plan_load, prompt_findings
 from specdeploy.bench.search import Aim, search_loads
 from specdeploy.bench.shards import fingerprint
@@ -24,14 +24,14 @@ from specdeploy.pipeline.server_side import ServerSide
 from specdeploy.pipeline.workload import workload_of
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.system.clock import SystemClock
-from specdeploy.system.files import write_json_atomic
 from specdeploy.system.host import probe_host
+from specdeploy.system.signals import Held
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from specdeploy.bench.driver import Progress
-    from specdeploy.bench.records import Arm, LoadRun
+    from specdeploy.bench.records import Arm
     from specdeploy.bench.schedule import LoadPlan
     from specdeploy.bench.search import Trial
     from specdeploy.bench.table import RecordStore
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from specdeploy.pipeline.shards import Generator
 
 FRONT_DOOR: Final = "ensemble"
+_REASONS: Final = {signal.SIGINT: INTERRUPTED_BY_USER, signal.SIGTERM: TERMINATED}
 OnTrial: TypeAlias = "Callable[[Arm, Trial], object]"
 Look: TypeAlias = "Callable[[], ServerCounts | None]"
 
@@ -100,6 +101,7 @@ class Measurement:
         self._changes = dict(changes or {})
         self._clock = SystemClock()
         self._objectives = parse_objectives(loaded.config.load.slo)
+        self._held = Held()
 
     def once(self, plan: LoadPlan, findings: Iterable[Finding]) -> dict[str, Any]:
         """Carry out a plan."""
@@ -160,17 +162,31 @@ class Measurement:
         begin: Callable[[int], Awaitable[float]] | None,
         store: RecordStore,
     ) -> LoadRun:
+        if self._held.seen is not None:
+            # Between two loads of a search.
+            now_s, reason = self._clock.monotonic(), _REASONS[self._held.seen]
+            return LoadRun(records=store.since(len(store)), started_s=now_s, stop_reason=reason)
         lines = self._connect_all()
-        return run_load(
+        run = run_load(
             plan,
             *lines.speculation,
             self._clock,
-            self._on_progress,
+            self._tell,
             control=lines.control,
             look=look,
             begin=begin,
             store=store,
         )
+        if not len(store) and run.stop_reason in _REASONS.values():
+            # There is nothing to keep; what an earlier run left is worth more.
+            signal.raise_signal(next(number for number, reason in _REASONS.items() if reason == run.stop_reason))
+        return run
+
+    def _tell(self, progress: Progress) -> None:
+        # From the first record on there is something to lose.
+        self._held.hold()
+        if self._on_progress is not None:
+            self._on_progress(progress)
 
     def _measured(
         self,
@@ -180,31 +196,33 @@ class Measurement:
         """Measure, and keep what came of it: the records as they come, and the document that is made of them."""
         created, used_s = self._clock.now_iso(), time.process_time()
         files = self._generator.files(workspace(self._loaded))
-        with record_file(files.records) as store:
-            with contextlib.ExitStack() as stack:
-                server = None
-                if self._triton is not None:
-                    period_s = self._loaded.config.load.telemetry_s
-                    server = stack.enter_context(ServerSide(self._triton, self._clock, period_s=period_s))
-                run, plan, found = carry_out(server.counts if server is not None else None, store)
-            context = RunContext(
-                created=created,
-                deployment=self._about,
-                environment=probe_host().as_dict(),
-                client={"cpu_s": time.process_time() - used_s, "processes": 1},
-                gauges=server.readings if server is not None else (),
-                front_door=FRONT_DOOR if server is not None else "",
-                records_file=files.records.name,
-            )
-            noticed = (*findings, *prompt_findings(plan))
-            document = build_load_report(run, plan, context, noticed, objectives=self._objectives)
-            # By it two runs are known to have sent the same: the texts are not in the document.
-            document["plan"] |= {"schedule": fingerprint(plan)}
-            document |= {"search": found} | self._generator.about(plan, run, noticed, self._clock)
-        write_json_atomic(files.document, document)
-        if run.stop_reason == TERMINATED:
-            # Whose the signal was has it again, and acts on it now that the results are kept.
-            signal.raise_signal(signal.SIGTERM)
+        with self._held as held:
+            with record_file(files.records, files.document) as store:
+                with contextlib.ExitStack() as stack:
+                    server = None
+                    if self._triton is not None:
+                        period_s = self._loaded.config.load.telemetry_s
+                        server = stack.enter_context(ServerSide(self._triton, self._clock, period_s=period_s))
+                    run, plan, found = carry_out(server.counts if server is not None else None, store)
+                context = RunContext(
+                    created=created,
+                    deployment=self._about,
+                    environment=probe_host().as_dict(),
+                    client={"cpu_s": time.process_time() - used_s, "processes": 1},
+                    gauges=server.readings if server is not None else (),
+                    front_door=FRONT_DOOR if server is not None else "",
+                    records_file=files.records.name,
+                )
+                noticed = (*findings, *prompt_findings(plan))
+                document = build_load_report(run, plan, context, noticed, objectives=self._objectives)
+                # By it two runs are known to have sent the same: the texts are not in the document.
+                document["plan"] |= {"schedule": fingerprint(plan)}
+                document |= {"search": found} | self._generator.about(plan, run, noticed, self._clock)
+                store.document = document
+            if run.stop_reason == TERMINATED:
+                # Whose the signal was has it again, and acts on it now that the results are kept.
+                held.seen = signal.SIGTERM
+            held.deliver(f"what was measured is kept in {files.document}")
         return document
 
 

@@ -8,8 +8,11 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from specdeploy.bench.records import utf8
 from specdeploy.errors import ConfigError
 from specdeploy.openai import Dialect, OpenAIClient, ServerAddress, ask_dialect
+from specdeploy.openai.redact import Redactor
+from specdeploy.report.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,6 +39,11 @@ class OpenAIServer:
     about: Mapping[str, Any]
     dialect: Dialect
     api_key: str | None = dataclasses.field(default=None, repr=False)
+
+    @property
+    def shown_model(self) -> str:
+        """What the model is called in documents: a server may repeat the key even there, or half a character."""
+        return utf8(Redactor(self.api_key).text(self.model))
 
     def connect(self, timeout_s: float) -> OpenAIClient:
         """Return a client, to be closed."""
@@ -73,7 +81,7 @@ def find_server(
         return OpenAIClient(address, model=name, dialect=dialect, api_key=key, timeout_s=left())
 
     with connect(Dialect(), "") as client:
-        about = _about(client.models(), model)
+        about = _about(client.models(), model, Redactor(key))
     name = str(about["id"])
     dialect = ask_dialect(lambda guess: connect(guess, name))
     return OpenAIServer(address=address, model=name, about=about, dialect=dialect, api_key=key)
@@ -91,7 +99,7 @@ def time_left(limit_s: float, each_s: float) -> Callable[[], float]:
     return lambda: max(min(each_s, ends_at - time.monotonic()), 0.0)
 
 
-def _about(models: tuple[dict[str, Any], ...], wanted: str | None) -> dict[str, Any]:
+def _about(models: tuple[dict[str, Any], ...], wanted: str | None, redact: Redactor) -> dict[str, Any]:
     """Return what the server says of the model; a name that it does not list is believed, as some servers take any.
 
     Raises:
@@ -99,7 +107,7 @@ def _about(models: tuple[dict[str, Any], ...], wanted: str | None) -> dict[str, 
     """
     if wanted is None and len(models) == 1:
         return models[0]
-    listed = ", ".join(str(model["id"]) for model in models) or "none"
+    listed = one_line(redact.text(", ".join(str(model["id"]) for model in models))) or "none"
     if wanted is None:
         raise ConfigError(f"which model is to be asked? The server has {listed}", hint="name one with --api-model")
     return next((model for model in models if model["id"] == wanted), {"id": wanted})

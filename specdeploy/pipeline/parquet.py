@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any, Final
 
-from specdeploy.errors import EnvironmentFault
+from specdeploy.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +26,7 @@ _TYPES: Final = {
     "accepted_tokens": "int64",
     "error": "string",
 }
-_LISTS: Final = {"chunk_s": "float64", "chunk_tokens": "int32", "output_ids": "int32", "histogram": "int32"}
+_LISTS: Final = {"chunk_s": "float64", "chunk_tokens": "int64", "output_ids": "int64", "histogram": "int64"}
 
 
 def require_parquet() -> None:
@@ -43,10 +43,18 @@ def records_to_parquet(records: Iterable[RequestRecord]) -> bytes:
 
     Raises:
         EnvironmentFault: The package is not installed.
+
+        ConfigError: A server told of a number that needs more than 64 bits.
     """
     arrow, parquet = _arrow()
     rows = [record.to_dict() for record in records]
-    table = arrow.Table.from_pylist(rows)
+    try:
+        table = arrow.Table.from_pylist(rows)
+    except (OverflowError, arrow.ArrowInvalid) as error:
+        raise ConfigError(
+            f"the records cannot be written as Parquet: {error}",
+            hint="Its numbers have 64 bits; take the records as they are, in load_records.jsonl.",
+        ) from error
     for number, field in enumerate(table.schema):
         if field.name in _TYPES or field.name in _LISTS:
             kind = arrow.type_for_alias(_TYPES.get(field.name) or _LISTS[field.name])

@@ -6,15 +6,15 @@ import functools
 import struct
 import tempfile
 from contextlib import ExitStack, contextmanager
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from specdeploy.bench.records import record_from_line, record_to_line
 from specdeploy.bench.table import RecordStore, RecordTable, TableWriter
 from specdeploy.errors import ConfigError
-from specdeploy.system.files import close_quietly, explained, new_file
+from specdeploy.system.files import close_quietly, explained, json_bytes, new_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from specdeploy.bench.records import RequestRecord
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 class RecordFile(RecordStore):
     """Writes records to a file as they come, and keeps the numbers of each in columns of their own, on the disk too.
+
+    ``document`` is set to what is told of them, where that is kept beside them.
 
     Args:
         path: What the file is called in the end; for messages.
@@ -37,6 +39,7 @@ class RecordFile(RecordStore):
         self._file = file
         self._columns = columns
         self._at = 0
+        self.document: Mapping[str, Any] | None = None
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -61,21 +64,32 @@ class RecordFile(RecordStore):
 
 
 @contextmanager
-def record_file(path: Path) -> Iterator[RecordFile]:
+def record_file(path: Path, document: Path | None = None) -> Iterator[RecordFile]:
     """Make a file of records that has its name when the block ends well, with all of them; else nothing is left.
+
+    Args:
+        path: The file.
+
+        document: Where `RecordFile.document` is written; it and the records take their names together, so that nobody
+            reads one beside the other of another run.
 
     Raises:
         ConfigError: It cannot be written.
     """
+    paths = (path,) if document is None else (path, document)
     with ExitStack() as stack:
         with explained(path):
-            file = stack.enter_context(new_file(path))
-
-        with explained(path):
+            file, *beside = stack.enter_context(new_files(*paths))
             columns = TableWriter(functools.partial(_scratch, stack, path.parent))
-        yield RecordFile(path, file, columns)
+        store = RecordFile(path, file, columns)
+        yield store
+        for target in beside:
+            with explained(paths[-1]):
+                target.write(json_bytes(store.document))
+                target.flush()
         with explained(path):
-            file.flush()
+            # Publishes the files, which the system may refuse at this late moment, too.
+            stack.close()
 
 
 @contextmanager

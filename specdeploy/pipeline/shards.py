@@ -16,7 +16,6 @@ from specdeploy.bench.shards import block_starts, fingerprint
 from specdeploy.errors import CannotDecide, ConfigError
 from specdeploy.pipeline.record_files import reading_records, record_file
 from specdeploy.pipeline.subject import read_document
-from specdeploy.system.files import explained, write_json_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -211,12 +210,11 @@ def merge_results(
     files = Files(output / "load.json", output / "load_records.jsonl")
     with contextlib.ExitStack() as stack:
         parts = [_part(path, stack) for path in paths]
-        store = stack.enter_context(record_file(files.records))
+        store = stack.enter_context(record_file(files.records, files.document))
         document = merge(parts, store, partial=partial, records_file=files.records.name).document
         if stop_reason and document["partial"]:
             document["stop_reason"] = stop_reason
-    with explained(output):
-        write_json_atomic(files.document, document)
+        store.document = document
     return document
 
 

@@ -219,11 +219,11 @@ def _remarks(load: Mapping[str, Any]) -> Iterator[str]:
             said = f", such as: {words}" if words else ""
             yield f"failed: {count} requests of {arm['arm']} at {point_of(arm)} ({label}){said}"
     if load["partial"]:
-        yield f"partial: {load['stop_reason']}"
+        yield f"partial: {one_line(load['stop_reason'])}"
     for finding in load["findings"]:
-        yield f"{finding['severity']}: {finding['message']}"
+        yield f"{finding['severity']}: {one_line(finding['message'])}"
         if finding["hint"]:
-            yield f"  -> {finding['hint']}"
+            yield f"  -> {one_line(finding['hint'])}"
 
 
 def _engine(engine: object) -> str:

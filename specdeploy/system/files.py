@@ -52,20 +52,58 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
 
     Missing parent directories are made. The file is flushed to disk before it takes its name; an error leaves none.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
+    with new_files(path) as (file,):
+        yield file
+
+
+@contextlib.contextmanager
+def new_files(*paths: Path) -> Iterator[tuple[IO[bytes], ...]]:
+    """Open several files as :func:`new_file` does; the last one tells of the others, and never of those of another run.
+
+    All are complete before the first takes its name, and an error until then leaves what was there before. While the
+    others take their names the last is not there, neither the old one nor the new.
+    """
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _clear_abandoned(path)
+    temporaries = [path.with_name(f".{path.name}.new-{os.getpid()}") for path in paths]
     try:
         with contextlib.ExitStack() as stack:
-            file = temporary.open("w+b")
-            stack.callback(close_quietly, file)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+            files = []
+            for temporary in temporaries:
+                files.append(temporary.open("w+b"))
+                stack.callback(close_quietly, files[-1])
+                # So that nobody takes it for what a killed process left.
+                _try_lock(files[-1].fileno())
+            yield tuple(files)
+            for file in files:
+                file.flush()
+                os.fsync(file.fileno())
+        if len(paths) > 1:
+            paths[-1].unlink(missing_ok=True)
+        for temporary, path in zip(temporaries, paths, strict=True):
+            temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        for temporary in temporaries:
+            temporary.unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
+    for folder in dict.fromkeys(path.parent for path in paths):
+        sync_directory(folder)
+
+
+def _clear_abandoned(path: Path) -> None:
+    """Remove what was to take the name *path*, and whose process was killed.
+
+    The number of a process says little where containers or machines share a folder: that nobody holds the lock, too,
+    does.
+    """
+    for left in path.parent.glob(f".{glob.escape(path.name)}.new-*"):
+        number = left.name.rpartition("-")[2]
+        if not number.isdecimal() or Path(f"/proc/{number}").exists() or not left.is_file():
+            continue
+        with contextlib.suppress(OSError), left.open("rb") as file:
+            if _try_lock(file.fileno()):
+                left.unlink(missing_ok=True)
 
 
 def close_quietly(file: IO[bytes]) -> None:
@@ -76,9 +114,14 @@ def close_quietly(file: IO[bytes]) -> None:
 
 def write_json_atomic(path: Path, value: object) -> None:
     """Write *value* as indented JSON, atomically; NaN and infinities are refused since they are not JSON."""
+    write_atomic(path, json_bytes(value))
+
+
+def json_bytes(value: object) -> bytes:
+    """Return *value* as indented JSON in UTF-8; NaN and infinities are refused since they are not JSON."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     # Half of a surrogate pair, which some server may say, is no UTF-8; written out it is JSON all the same.
-    write_atomic(path, text.encode("utf-8", "backslashreplace").decode() + "\n")
+    return (text + "\n").encode("utf-8", "backslashreplace")
 
 
 def _write_synced(path: Path, data: bytes) -> None:

@@ -84,3 +84,60 @@ class Endings:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._seen = signal.Signals(number)
+
+
+class Held:
+    """Lets Ctrl-C and SIGTERM act as ever until there is something to lose; from then on they wait for the block's end.
+
+    A signal that waited is acted on by :meth:`deliver`, or when the block ends without an error. In any other thread
+    than the main one, which gets no signals, this does nothing; neither does it for signals without a handler of
+    Python's.
+    """
+
+    def __init__(self) -> None:
+        self.seen: signal.Signals | None = None
+        self._holding = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        self.seen, self._holding, self._before = None, False, {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if callable(handler := signal.getsignal(number)):
+                    self._before[number] = handler
+                    signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if error is None:
+            self.deliver()
+
+    def hold(self) -> None:
+        """Let signals wait from now on."""
+        self._holding = True
+
+    def deliver(self, note: str = "") -> None:
+        """Act on the signal that came first, if one did.
+
+        Args:
+            note: Added to what its handler raises.
+        """
+        number, self.seen = self.seen, None
+        if number is None:
+            return
+        try:
+            self._before[number](number, None)
+        except BaseException as error:
+            if note:
+                error.add_note(note)
+            raise
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._holding:
+            self.seen = self.seen or signal.Signals(number)
+        else:
+            self._before[signal.Signals(number)](number, frame)

@@ -33,6 +33,7 @@ from tests.deployments import served, specdeploy
 from tests.tiny import write_tiny_checkpoint
 from tests.unit.bench.bench_tokenizers import WORDS
 from tests.unit.openai.fake_openai import MODEL, FakeOpenAI
+from tests.unit.triton.fake_triton import FakeReply, json_reply
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -234,6 +235,37 @@ def test_what_cannot_be_run_is_refused(folder: Path, arguments: tuple[str, ...],
     assert (folder / "reports" / "load.json").read_text() == "{}"
 
 
+@pytest.mark.parametrize("name", ["load.json", "load_records.jsonl"])
+def test_results_that_could_not_be_kept_are_not_measured(folder: Path, name: str) -> None:
+    """Exit code 2 and the name of the file, before any server is asked."""
+    (folder / "reports" / name).mkdir(parents=True)
+    done = specdeploy("load", "--openai", "http://127.0.0.1:9/v1", cwd=folder)
+
+    assert done.returncode == 2
+    assert f"{name} cannot be written: it is no file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("form", "place", "said"),
+    [
+        ("csv", "load.csv/", "load.csv cannot be written: it is no file"),
+        ("parquet", "load_records.parquet/", "load_records.parquet cannot be written: it is no file"),
+        ("aiperf", "aiperf", "aiperf is no folder"),
+        ("aiperf", "", "two of load.rates would be 50/s"),
+    ],
+)
+def test_exports_that_could_not_be_written_are_not_measured(folder: Path, form: str, place: str, said: str) -> None:
+    """Exit code 2, before any server is asked."""
+    path = folder / "reports" / place
+    path.mkdir(parents=True) if place.endswith("/") else path.parent.mkdir(exist_ok=True)
+    if place == "aiperf":
+        path.touch()
+    rates = ("--set", "load.shape=constant", "--set", "load.rates=[50, 50.0000001]")
+    done = specdeploy("load", "--openai", "http://127.0.0.1:9/v1", *rates, "--export", form, cwd=folder)
+
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
 # Against an OpenAI-compatible server
 
 
@@ -301,6 +333,58 @@ def test_two_servers_are_compared(folder: Path) -> None:
     assert document["speedup"]["1"]["pairs"] == 2
     assert [arm["arm"] for arm in document["arms"]] == ["control", "speculation"]
     assert "spec_decode_draft_acceptance_rate" in document["arms"][1]["metrics"]
+
+
+class Named(FakeOpenAI):
+    """A fake whose model may have any name."""
+
+    def handle(self, method: str, path: str, body: Any) -> FakeReply:
+        """Answer whatever model is asked for."""
+        return super().handle(method, path, body if body is None else {**body, "model": MODEL})
+
+
+def test_a_server_that_repeats_the_key_everywhere(folder: Path) -> None:
+    """As the name of the model and as the reason of an end, it is in nothing that is kept or shown."""
+
+    class Telling(Named):
+        def _answers(self, body: Any, *, chat: bool) -> list[dict[str, Any]]:
+            events = super()._answers(body, chat=chat)
+            events[-2]["choices"][0]["finish_reason"] = "s3cret-key"
+            return events
+
+    with answering(Telling(about={"id": "toy of s3cret-key"})) as url:
+        named = ("--openai", url, "--api-model", "toy", "--api-key-env", "THE_KEY", *SMALL)
+        only = ("--openai", url, "--api-key-env", "THE_KEY", *SMALL)
+        done = [specdeploy("load", *words, cwd=folder, env={"THE_KEY": "s3cret-key"}) for words in (named, only)]
+    kept = "".join(file.read_text() for file in (folder / "reports").iterdir())
+
+    assert [one.returncode for one in done] == [0, 0], done[0].stderr + done[1].stderr
+    assert '"finish_reason":"***"' in kept
+    assert '"name": "toy of ***"' in kept
+    assert "s3cret" not in "".join(one.stdout + one.stderr for one in done) + kept
+
+
+def test_a_server_moves_no_cursor(folder: Path) -> None:
+    """Its escape sequences and line ends are shown as text, in whatever it says them."""
+    evil = "\x1b[31mred\x07\nerror: faked"
+    with answering(Named(about={"id": f"{evil} one"})) as url:
+        one = specdeploy("load", "--openai", url, *SMALL, cwd=folder)
+
+    class Several(FakeOpenAI):
+        def handle(self, method: str, path: str, body: Any) -> FakeReply:
+            if path.endswith("/models"):
+                return json_reply({"data": [{"id": evil}, {"id": "other"}]})
+            return json_reply({"error": {"message": evil}}, 500)
+
+    with answering(Several()) as url:
+        several = specdeploy("load", "--openai", url, *SMALL, cwd=folder)
+        failing = specdeploy("load", "--openai", url, "--api-model", MODEL, *SMALL, cwd=folder)
+
+    assert [run.returncode for run in (one, several, failing)] == [0, 2, 4], one.stderr + failing.stderr
+    said = "".join(run.stdout + run.stderr for run in (one, several, failing))
+    assert not set(said) & {"\x1b", "\x07"}
+    assert "red" in several.stderr
+    assert "error: faked" not in said.splitlines()
 
 
 def test_a_server_alone_is_measured_alone(folder: Path) -> None:

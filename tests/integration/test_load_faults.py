@@ -373,6 +373,7 @@ class TestCommand:
 
         assert code == 143
         assert "terminated" in err
+        assert f"what was measured is kept in {tmp_path / 'reports' / 'load.json'}" in err
         assert (document["partial"], document["stop_reason"]) == (True, "terminated")
         assert len(records_from_jsonl((tmp_path / "reports" / "load_records.jsonl").read_text())) >= 30
 

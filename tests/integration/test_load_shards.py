@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 
 from specdeploy.bench.records import records_from_jsonl
+from specdeploy.pipeline.generators import run_generators
 from specdeploy.system.files import free_port
 from tests.deployments import finish, specdeploy, start
 from tests.timed_server import Script, prompts, timed_server
@@ -197,6 +201,13 @@ class TestCommand:
         assert len(records_of(tmp_path)) >= 30
 
 
+def generators(url: str) -> list[int]:
+    """Return the processes that send to a server for another one."""
+    lines = {path: path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()}
+    found = [path for path, line in lines.items() if b"--in-step" in line and url.encode() in line]
+    return [int(path.parent.name) for path in found]
+
+
 class TestProcesses:
     """``--processes``: the generators are processes of one command."""
 
@@ -264,9 +275,8 @@ class TestProcesses:
         """Killed in a way that nobody can act on, it leaves no process behind that goes on sending."""
         deployment(tmp_path)
 
-        def left() -> list[str]:
-            lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-            return [line.decode() for line in lines if b"--in-step" in line and server.url.encode() in line]
+        def left() -> list[int]:
+            return generators(server.url)
 
         with timed_server() as server:
             process = start(tmp_path, arguments(server.url, {**CLOSED, "requests": "50000"}, "--processes", "2"))
@@ -278,6 +288,44 @@ class TestProcesses:
             while left() and time.monotonic() < deadline:
                 time.sleep(0.2)
             assert left() == []
+
+    def test_a_generator_that_is_killed(self, tmp_path: Path) -> None:
+        """As by a machine that is out of memory: it is said which, the others' results are kept, and decide nothing."""
+        deployment(tmp_path)
+        with timed_server() as server:
+            process = start(tmp_path, arguments(server.url, {**CLOSED, "requests": "50000"}, "--processes", "2"))
+            server.wait(40)
+            os.kill(min(generators(server.url)), signal.SIGKILL)
+            _, err = finish(process)
+        document = document_of(tmp_path)
+
+        killed = re.search(r"^generator ([12]) of 2 was killed by signal 9$", err, re.MULTILINE)
+        assert (process.returncode, killed is not None) == (3, True), err
+        assert killed is not None
+        assert (document["partial"], document["stop_reason"]) == (True, killed[0])
+        assert document["shards"]["present"] == [3 - int(killed[1])]
+        assert len(records_of(tmp_path)) > 5
+
+    def test_the_second_signal_lets_them_cut_off_what_is_in_flight(self) -> None:
+        """They still end by themselves, with what they have: each hears of it, and is not killed."""
+        line = json.dumps({"block": 1, "blocks": 1, "done": 0, "total": 0, "errors": 0, "in_flight": 1})
+        script = (
+            "import signal, sys\n"
+            "signal.signal(signal.SIGINT, lambda *_: sys.exit(7))\n"
+            f"print({line!r}, flush=True)\n"
+            "sys.stdin.read()\n"
+            f"print({line!r}, flush=True)\n"
+            "signal.pause()\n"
+        )
+
+        def on_progress(_together: object) -> None:
+            # Each stands for a signal: what they raise is handled alike.
+            raise KeyboardInterrupt
+
+        outcome = run_generators([[sys.executable, "-c", script]], on_progress)
+
+        assert outcome.exit_codes == (7,)
+        assert isinstance(outcome.stopped_by, KeyboardInterrupt)
 
     def test_a_server_that_dies(self, tmp_path: Path) -> None:
         """Exit code 3; what was measured is kept, with the reason."""

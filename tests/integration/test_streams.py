@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from specdeploy.cli import _render
+from specdeploy.cli._streams import say
 from tests.deployments import ROOT
 
 #: Commands that need nothing, and say much or little.
@@ -44,6 +49,22 @@ def test_a_reader_that_has_gone_wanted_no_more(command: tuple[str, ...]) -> None
         done = run(command, stdout=pipe)
 
     assert (done.returncode, done.stderr) == (whole.returncode, whole.stderr)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-8"])
+def test_an_output_that_is_not_utf_8_takes_every_character(encoding: str) -> None:
+    """What it has no bytes for is escaped: in a document as JSON does it, so that it is read as what it was."""
+    value = {"category": "\u010d \xe9 \U0001f600"}
+    table, document = (io.TextIOWrapper(io.BytesIO(), encoding) for _ in range(2))
+    with contextlib.redirect_stdout(table):
+        say(value["category"])
+    with contextlib.redirect_stdout(document):
+        _render.document(value)
+    for stream in (table, document):
+        stream.seek(0)
+
+    assert table.read().rstrip() == value["category"].encode(encoding, "backslashreplace").decode(encoding)
+    assert json.load(document) == value
 
 
 def test_errors_that_cannot_be_shown_are_errors_all_the_same() -> None:

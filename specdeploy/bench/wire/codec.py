@@ -96,7 +96,8 @@ class OpenAICodec:
 
         dialect: What the server offers beyond OpenAI's API.
 
-        api_key: Sent as ``Authorization: Bearer``; no failure repeats it, whatever the server says.
+        api_key: Sent as ``Authorization: Bearer``; no failure and no reason for an end repeats it, whatever the server
+            says.
     """
 
     def __init__(self, address: ServerAddress, *, model: str, dialect: Dialect, api_key: str | None = None) -> None:
@@ -117,7 +118,9 @@ class OpenAICodec:
 
     def _redacted(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         with self._redact.failures():
-            yield from chunks
+            for chunk in chunks:
+                said = chunk.finish_reason
+                yield dataclasses.replace(chunk, finish_reason=self._redact.text(said)) if said else chunk
 
 
 def arrivals(reply: Reply) -> Iterator[tuple[Any, float]]:

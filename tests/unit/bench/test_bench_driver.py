@@ -225,6 +225,25 @@ def test_a_real_signal_ends_the_run_as_well() -> None:
     assert server.closed == 1
 
 
+def test_a_second_signal_does_not_wait_for_what_hangs() -> None:
+    """It is cut off at once, not after the moment that the first signal leaves it, and all records are kept."""
+
+    def script(_request, number: int):
+        if number == 1:
+            for _ in range(2):
+                asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGINT)
+            # Nothing but the signals ends the run before this does, long before the moment has passed.
+            asyncio.get_running_loop().call_later(1.0, late.append, True)
+        return answer(1) if number < 1 else [HANG]
+
+    late: list[bool] = []
+    result, server = run(script, requests=3)
+
+    assert (result.partial, result.stop_reason) == (True, "interrupted from the keyboard")
+    assert [record.error for record in result.records] == [None, INTERRUPTED]
+    assert (server.closed, server.in_flight, late) == (1, 0, [])
+
+
 def test_a_callback_that_fails_does_not_leave_the_run_going() -> None:
     """Its error comes through, and the sessions are closed."""
     clock = FakeClock()

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import json
+import math
 
 import pytest
 
@@ -320,6 +321,15 @@ class TestRefused:
             ("shard.findings", [{"no": 1}], "damaged"),
             ("client", {}, "damaged: KeyError: 'cpu_s'"),
             ("started_s", "soon", "damaged"),
+            ("started_s", math.nan, "damaged"),
+            ("started_s", 1e308, "damaged"),
+            ("duration_s", True, "damaged"),
+            ("client.cpu_s", math.inf, "damaged"),
+            ("environment", [], "damaged: TypeError: environment is list"),
+            ("shard.number", "1", "damaged"),
+            ("shard.blocks", [{"arm": [], "pair": 0, "concurrency": 1, "rate": None, "start_s": 0.0}], "damaged"),
+            ("objectives", 5, "damaged"),
+            ("stop_reason", None, "damaged"),
             ("plan", {}, "damaged"),
         ],
     )

@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from specdeploy.bench.records import RequestRecord
-from specdeploy.errors import EnvironmentFault
+from specdeploy.errors import ConfigError, EnvironmentFault
 from specdeploy.pipeline.parquet import records_to_parquet, require_parquet
 from tests.unit.bench.simulated import record
 
@@ -32,6 +32,17 @@ def test_columns_have_their_types_whatever_a_run_showed() -> None:
     full = record(rate=2.5, concurrency=None, error="timeout")
 
     assert rows(bare).schema.equals(rows(full).schema)
+
+
+def test_numbers_that_a_server_may_say() -> None:
+    """Up to 64 bits they are kept; what needs more is refused with the cure."""
+    large = record(output_ids=(2**40, 2**63 - 1), chunk_tokens=(2**40,), histogram=(2**40,))
+    assert rows(large).to_pylist()[0]["output_ids"] == [2**40, 2**63 - 1]
+
+    for changes in ({"output_ids": (2**70,)}, {"output_tokens": 2**70}, {"histogram": (2**63,)}):
+        with pytest.raises(ConfigError, match="cannot be written as Parquet") as refused:
+            records_to_parquet([record(**changes)])
+        assert "load_records.jsonl" in refused.value.hint
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import resource
 import tracemalloc
 from typing import TYPE_CHECKING
@@ -89,10 +91,35 @@ def test_memory_does_not_grow_with_the_records(tmp_path: Path) -> None:
         ("\xff", "records line 2 is not JSON"),
         ("[]", "records line 2 is list"),
         ('{"arm": "control"}', "not a request record"),
-        (records_to_jsonl([record(sent_s="soon")]).strip(), "records line 2 is damaged: error: required argument"),
-        (records_to_jsonl([record(arm="third")]).strip(), "records line 2 is damaged: ValueError"),
-        (records_to_jsonl([record(histogram=3)]).strip(), "records line 2 is damaged: TypeError"),
-        (records_to_jsonl([record(pair=10**30)]).strip(), "records line 2 is damaged"),
+        ("[" * 100_000, "records line 2 is not JSON"),
+        (json.dumps(record().to_dict() | {"sent_s": math.nan}), "records line 2 is not JSON: NaN is no number"),
+        (json.dumps(record().to_dict() | {"chunk_s": [math.inf]}), "records line 2 is not JSON: Infinity is no number"),
+        *(
+            (json.dumps(record().to_dict() | {key: value}), f"records line 2 is not a request record: {key} is ")
+            for key, value in [
+                ("sent_s", "soon"),
+                ("sent_s", 1e308),
+                ("ended_s", True),
+                ("chunk_s", [1e308]),
+                ("chunk_s", [0.1, None]),
+                ("chunk_s", [10**400]),
+                ("chunk_tokens", [1.5]),
+                ("arm", "third"),
+                ("histogram", 3),
+                ("output_ids", ["a"]),
+                ("pair", 10**30),
+                ("pair", 2**62),
+                ("index", -1),
+                ("concurrency", "4"),
+                ("concurrency", 1.5),
+                ("rate", 5.0),
+                ("rate", [1]),
+                ("error", 5),
+                ("category", None),
+                ("bypass_reason", ["a"]),
+                ("output_tokens", 1.5),
+            ]
+        ),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, line: str, said: str) -> None:
@@ -104,6 +131,15 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str, said: str) -> None:
         pytest.fail("it was read")
     assert said in caught.value.message
     assert str(path) in caught.value.message
+
+
+def test_half_a_character_is_read_as_its_escape(tmp_path: Path) -> None:
+    """Such as a server said it; every export and every terminal takes it then."""
+    path = tmp_path / "load_records.jsonl"
+    path.write_text(json.dumps(record(category="\ud800").to_dict()))
+
+    with reading_records(path) as table:
+        assert table[0].category == "\\ud800"
 
 
 def test_records_that_are_not_there_are_named(tmp_path: Path) -> None:

@@ -28,6 +28,20 @@ def test_the_load_table_has_both_arms_speedup_and_acceptance() -> None:
     assert "warning: a block sends 6 different prompts" in text
 
 
+def test_the_words_of_a_server_move_no_cursor() -> None:
+    """Where they are the reason why a run ended, or in a finding."""
+    evil = "gone \x1b[2J\nwarning: faked"
+    finding = {"severity": "warning", "code": "a.b", "message": evil, "hint": evil, "where": ""}
+    text = load_table({**DOCUMENTS["load"], "partial": True, "stop_reason": evil, "findings": [finding]})
+
+    assert "\x1b" not in text
+    assert text.splitlines()[-3:] == [
+        "partial: gone \\x1b[2J warning: faked",
+        "warning: gone \\x1b[2J warning: faked",
+        "  -> gone \\x1b[2J warning: faked",
+    ]
+
+
 def test_an_open_loop_has_a_table_for_each_rate() -> None:
     """With the ratio of latencies in place of a speed-up, and goodput where it was promised."""
     text = load_table(OPEN["load"])

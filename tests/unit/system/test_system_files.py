@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -165,6 +166,35 @@ def test_a_run_that_was_killed_between_two_renames_is_made_good(tmp_path):
 
     assert (path / "a").read_bytes() == b"new"
     assert _names(tmp_path) == ["repo"]
+
+
+def test_what_a_killed_process_left_of_a_file_goes_with_the_next_one(tmp_path):
+    """But not what somebody still writes: a process of this machine, or one elsewhere that holds the lock."""
+    living, elsewhere = f".a.jsonl.new-{os.getppid()}", ".a.jsonl.new-999999998"
+    for name in (".a.jsonl.new-999999999", living, elsewhere, ".a.jsonl.new-x", ".b.jsonl.new-999999999"):
+        (tmp_path / name).write_text("half")
+
+    with (tmp_path / elsewhere).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        files.write_atomic(tmp_path / "a.jsonl", b"whole")
+
+    assert _names(tmp_path) == sorted([living, elsewhere, ".a.jsonl.new-x", ".b.jsonl.new-999999999", "a.jsonl"])
+
+
+def test_of_several_files_the_last_is_never_beside_those_of_another_run(tmp_path):
+    """Where one cannot take its name, the last, which tells of them, is not the old one."""
+    one, last = tmp_path / "records", tmp_path / "document"
+    for text in (b"old", b"new"):
+        with files.new_files(one, last) as opened:
+            for file in opened:
+                file.write(text)
+        assert (one.read_bytes(), last.read_bytes()) == (text, text)
+    one.unlink()
+    one.mkdir()
+    with pytest.raises(IsADirectoryError), files.new_files(one, last):
+        pass
+
+    assert _names(tmp_path) == ["records"]
 
 
 def test_a_run_directory_is_no_tree_of_ours(tmp_path):
