@@ -180,15 +180,18 @@ def _ratio_words(entry: Mapping[str, Any] | None) -> str:
 
 def _acceptance_words(load: Mapping[str, Any], point: LoadPoint) -> str:
     metrics = arm_metrics(load, SPECULATION, point)
-    length = statistic(metrics, "overall_spec_decode_acceptance_length")
-    if length is None:
+    rate, length = (
+        statistic(metrics, f"overall_spec_decode_{name}") for name in ("draft_acceptance_rate", "acceptance_length")
+    )
+    if rate is None:
         return NOT_MEASURED
-    rate = amount(statistic(metrics, "overall_spec_decode_draft_acceptance_rate"), "ratio")
     counts = [
         plain(statistic(metrics, f"spec_decode_{name}", "sum") or 0)
         for name in ("accepted_draft_tokens", "draft_tokens", "steps")
     ]
-    return f"{rate} of drafts ({counts[0]} of {counts[1]}), {length:.2f} tokens a step ({counts[2]} steps)"
+    # Some servers tell what was drafted and accepted, and not in how many steps.
+    steps = "" if length is None else f", {length:.2f} tokens a step ({counts[2]} steps)"
+    return f"{amount(rate, 'ratio')} of drafts ({counts[0]} of {counts[1]}){steps}"
 
 
 def search_lines(load: Mapping[str, Any]) -> Iterator[str]:
