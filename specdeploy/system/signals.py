@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+#: So many signals wait.
+_PATIENT: Final = 2
 _THREAD: Final = threading.local()
 
 
@@ -89,7 +91,8 @@ class Endings:
 class Held:
     """Lets Ctrl-C and SIGTERM act as ever until there is something to lose; from then on they wait for the block's end.
 
-    A signal that waited is acted on by :meth:`deliver`, or when the block ends without an error. In any other thread
+    A signal that waited is acted on by :meth:`deliver`, or when the block ends without an error; the third one acts at
+    once, so that a block which takes too long can be left. In any other thread
     than the main one, which gets no signals, this does nothing; neither does it for signals without a handler of
     Python's.
     """
@@ -97,10 +100,11 @@ class Held:
     def __init__(self) -> None:
         self.seen: signal.Signals | None = None
         self._holding = False
+        self._waiting = 0
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        self.seen, self._holding, self._before = None, False, {}
+        self.seen, self._holding, self._waiting, self._before = None, False, 0, {}
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 if callable(handler := signal.getsignal(number)):
@@ -137,7 +141,8 @@ class Held:
             raise
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._holding:
+        if self._holding and self._waiting < _PATIENT:
+            self._waiting += 1
             self.seen = self.seen or signal.Signals(number)
         else:
             self._before[signal.Signals(number)](number, frame)

@@ -86,6 +86,17 @@ def test_a_signal_while_the_report_is_made_waits_until_it_is_written(
     assert str(tmp_path / "reports" / "load.json") in ending.value.__notes__[0]
 
 
+def test_the_third_signal_does_not_wait_for_the_report(tmp_path: Path) -> None:
+    """Nothing of the run is kept, and what the run before left stays."""
+    measure(tmp_path)
+    before = (tmp_path / "reports" / "load.json").read_bytes()
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(tmp_path, in_summary=lambda: [os.kill(os.getpid(), signal.SIGINT) for _ in range(3)])
+    kept(tmp_path)
+    assert (tmp_path / "reports" / "load.json").read_bytes() == before
+
+
 def test_a_second_signal_while_requests_hang_keeps_what_was_measured(tmp_path: Path) -> None:
     """As the first one does."""
 
