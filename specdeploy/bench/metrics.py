@@ -86,6 +86,7 @@ def _latency(key: str, title: str, formula: str, undefined: str) -> Metric:
 _NO_RESPONSE = "the request failed"
 _NO_OBJECTIVE = "no objective was set, or nothing was sent"
 _NO_STEPS = "no verify step was reported, or the reported counts contradict each other"
+_NO_DRAFTS = "no draft was reported, or the reported counts contradict each other"
 
 _LATENCIES = (
     _latency("time_to_first_token", "Time to first token", "t1 - ts", _NO_RESPONSE),
@@ -255,7 +256,7 @@ _ACCEPTANCE = (
         better="higher",
         kind="distribution",
         formula="A / D, per request; its average weighs every request alike",
-        undefined=_NO_STEPS,
+        undefined=_NO_DRAFTS,
         maximum=1.0,
     ),
     Metric(
@@ -265,7 +266,7 @@ _ACCEPTANCE = (
         better="higher",
         kind="scalar",
         formula="sum of A / sum of D; weighs every drafted token alike",
-        undefined=_NO_STEPS,
+        undefined=_NO_DRAFTS,
         maximum=1.0,
     ),
     Metric(
@@ -341,7 +342,7 @@ _ACCEPTANCE = (
         better="none",
         kind="distribution",
         formula="D, per request",
-        undefined=_NO_STEPS,
+        undefined=_NO_DRAFTS,
     ),
     Metric(
         key="spec_decode_accepted_draft_tokens",
@@ -350,7 +351,7 @@ _ACCEPTANCE = (
         better="none",
         kind="distribution",
         formula="A, per request",
-        undefined=_NO_STEPS,
+        undefined=_NO_DRAFTS,
     ),
 )
 

@@ -176,10 +176,13 @@ def test_every_command_of_a_pipeline_exists(path: Path) -> None:
 @pytest.mark.cpu
 @pytest.mark.triton
 @pytest.mark.timeout(600)
-def test_the_commands_of_the_workflows_work_in_their_order(tmp_path: Path) -> None:
-    """Each ends with 0 on a tiny pair (with the cpu profile in place of a GPU's), and leaves results and summary."""
+def test_the_commands_of_a_workflow_work_in_their_order(tmp_path: Path) -> None:
+    """Each ends with 0 on a tiny pair (with the cpu profile in place of a GPU's), and leaves results and summary.
+
+    The other workflow's are `up`, which has tests of its own, and the same gate.
+    """
     write_deployment(tmp_path)
-    for path in GITHUB:
+    for path in (path for path in GITHUB if "gpu" in path.name):
         summary = tmp_path / f"{path.stem}.md"
         environment = {"SPECDEPLOY_CONFIG": "specdeploy.yaml", "GITHUB_STEP_SUMMARY": str(summary)}
         try:

@@ -138,7 +138,8 @@ def test_up_stops_at_a_gate_that_fails_and_still_reports(ran: tuple[Path, dict[s
     """A failing gate is the exit code of ``up``; the report is written all the same and shows it."""
     folder, _ = ran
     rules = ["--set", "gate.rules=[error_rate <= 0,request_latency.p50 <= 0.001ms]"]
-    done = specdeploy("up", *rules, "--set", "load.pairs=1", "--set", "report.path=failed", cwd=folder)
+    short = ["--set", "load.pairs=1", "--set", "smoke.samples=0"]
+    done = specdeploy("up", *rules, *short, "--set", "report.path=failed", cwd=folder)
 
     assert done.returncode == 1, done.stderr
     assert "stopped at gate" in done.stderr
@@ -164,7 +165,7 @@ def test_up_needs_no_draft_where_drafts_are_looked_up(tmp_path: Path) -> None:
     text = config.read_text().replace("draft:\n  checkpoint: draft\n", "speculation:\n  method: ngram\n")
     config.write_text(text.replace(">= 1.2", ">= 1.0"))
 
-    done = specdeploy("up", "--json", "--set", "load.pairs=1", cwd=tmp_path)
+    done = specdeploy("up", "--json", "--set", "load.pairs=1", "--set", "smoke.samples=0", cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
