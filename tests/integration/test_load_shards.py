@@ -308,7 +308,8 @@ class TestProcesses:
 
     def test_the_second_signal_lets_them_cut_off_what_is_in_flight(self) -> None:
         """They still end by themselves, with what they have: each hears of it, and is not killed."""
-        line = json.dumps({"block": 1, "blocks": 1, "done": 0, "total": 0, "errors": 0, "in_flight": 1})
+        told = {"block": 1, "blocks": 1, "done": 0, "total": 0, "errors": 0, "in_flight": 1, "left_s": None, "pace": {}}
+        line = json.dumps(told)
         script = (
             "import signal, sys\n"
             "signal.signal(signal.SIGINT, lambda *_: sys.exit(7))\n"
