@@ -40,15 +40,13 @@ def measure(loaded: LoadedConfig, processes: int, server: Iterable[str]) -> dict
     from specdeploy.cli import _events
     from specdeploy.pipeline import loading
     from specdeploy.pipeline.generators import run_generators
-    from specdeploy.pipeline.measurement import plan_of
     from specdeploy.pipeline.shards import merge_results
     from specdeploy.pipeline.workspace import workspace
     from specdeploy.system.signals import Held
 
-    loading.preflight(loaded)
     openai = click.get_current_context().params
     changes = {"compare": openai["control"] is not None, "own_control": False} if openai["url"] else {}
-    lines = _events.TogetherLines(plan_of(loaded, **changes).total_requests)
+    lines = _events.TogetherLines(loading.preflight(loaded, **changes).total_requests)
     with tempfile.TemporaryDirectory(prefix="specdeploy-load-") as folder, Held() as held:
         same = [*_again(click.get_current_context()), *server, f"--set=report.path={folder}", "--in-step"]
         commands = [

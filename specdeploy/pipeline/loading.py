@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from specdeploy.bench.driver import Progress
+    from specdeploy.bench.schedule import LoadPlan
     from specdeploy.config.load import LoadedConfig
     from specdeploy.pipeline.measurement import OnTrial
     from specdeploy.pipeline.openai_server import OpenAIServer
@@ -27,14 +28,20 @@ if TYPE_CHECKING:
     from specdeploy.pipeline.shards import Generator
 
 
-def preflight(loaded: LoadedConfig) -> None:
-    """Read everything that a load test takes from the user, and send nothing.
+def preflight(loaded: LoadedConfig, **changes: Any) -> LoadPlan:  # noqa: ANN401 - settings of a plan
+    """Read everything that a load test takes from the user, send nothing, and return what is planned.
+
+    Args:
+        loaded: The configuration.
+
+        changes: As for :func:`plan_of`.
 
     Raises:
         ConfigError: The load, the prompts or an objective cannot be used.
     """
-    plan_of(loaded)
+    plan = plan_of(loaded, **changes)
     parse_objectives(loaded.config.load.slo)
+    return plan
 
 
 def load(

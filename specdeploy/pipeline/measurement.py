@@ -216,8 +216,9 @@ class Measurement:
                 noticed = (*findings, *prompt_findings(plan))
                 document = build_load_report(run, plan, context, noticed, objectives=self._objectives)
                 # By it two runs are known to have sent the same: the texts are not in the document.
-                document["plan"] |= {"schedule": fingerprint(plan)}
-                document |= {"search": found} | self._generator.about(plan, run, noticed, self._clock)
+                schedule = fingerprint(plan)
+                document["plan"] |= {"schedule": schedule}
+                document |= {"search": found} | self._generator.about(plan, schedule, run, noticed, self._clock)
                 store.document = document
             if run.stop_reason == TERMINATED:
                 # Whose the signal was has it again, and acts on it now that the results are kept.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from specdeploy.bench.driver import INTERRUPTED_BY_USER
 from specdeploy.bench.merge import Part, iso, merge
-from specdeploy.bench.shards import block_starts, fingerprint
+from specdeploy.bench.shards import block_starts
 from specdeploy.errors import CannotDecide, ConfigError
 from specdeploy.pipeline.record_files import reading_records, record_file
 from specdeploy.pipeline.subject import read_document
@@ -118,7 +118,9 @@ class Generator:
 
         return begin
 
-    def about(self, plan: LoadPlan, run: LoadRun, findings: Iterable[Finding], clock: SystemClock) -> dict[str, Any]:
+    def about(
+        self, plan: LoadPlan, schedule: str, run: LoadRun, findings: Iterable[Finding], clock: SystemClock
+    ) -> dict[str, Any]:
         """Return what a shard's document has of its own, or otherwise; nothing for the whole.
 
         ``shard`` holds ``number``, ``of``, ``schedule`` (the same for all shards of one plan), ``start_at`` (seconds
@@ -132,7 +134,7 @@ class Generator:
         shard = {
             "number": self.shard.number,
             "of": self.shard.of,
-            "schedule": fingerprint(plan),
+            "schedule": schedule,
             "start_at": self.start_s,
             "epoch_offset_s": offset_s,
             "records": len(run.records),
