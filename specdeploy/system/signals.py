@@ -12,12 +12,10 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import FrameType, TracebackType
 
 _ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
 #: So many signals wait.
 _PATIENT: Final = 2
 _THREAD: Final = threading.local()
@@ -37,6 +35,44 @@ def stopped_by(asked: threading.Event) -> Iterator[None]:
         del _THREAD.asked
 
 
+class _Handlers:
+    """Puts a handler of ours in the place of others for the time of a block; in the main thread, which gets signals.
+
+    ``before`` has those that were there; they are put back at the end of the block.
+
+    Args:
+        numbers: The signals.
+
+        ours: The handler.
+
+        replaced: Says of a handler whether ours takes its place.
+    """
+
+    def __init__(
+        self,
+        numbers: Iterable[signal.Signals],
+        ours: Callable[[int, FrameType | None], None],
+        replaced: Callable[[Any], bool],
+    ) -> None:
+        self._numbers = numbers
+        self._ours = ours
+        self._replaced = replaced
+        self.before: dict[signal.Signals, Any] = {}
+
+    def put_in(self) -> None:
+        """Put ours in the place of those that are replaced."""
+        self.before = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in self._numbers:
+                if self._replaced(signal.getsignal(number)):
+                    self.before[number] = signal.signal(number, self._ours)
+
+    def put_back(self) -> None:
+        """Put back what was there."""
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+
 class Endings:
     """Notes the signals during the block instead of acting on them in the middle of a statement.
 
@@ -49,21 +85,17 @@ class Endings:
 
     def __init__(self) -> None:
         self._seen: signal.Signals | None = None
-        self._before: dict[signal.Signals, Any] = {}
+        # None: a handler that was not installed from Python, which could not be put back.
+        self._handlers = _Handlers(_ENDING_SIGNALS, self._note, lambda there: there not in {signal.SIG_IGN, None})
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in _ENDING_SIGNALS:
-                # None: a handler that was not installed from Python, which could not be put back.
-                if signal.getsignal(number) not in {signal.SIG_IGN, None}:
-                    self._before[number] = signal.signal(number, self._note)
+        self._handlers.put_in()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._handlers.put_back()
         if error is None:
             self.raise_if_asked()
 
@@ -79,7 +111,7 @@ class Endings:
         number, self._seen = self._seen, None
         if number is None:
             return
-        handler = self._before[number]
+        handler = self._handlers.before[number]
         if not callable(handler):
             raise SystemExit(128 + number)
         handler(number, None)
@@ -101,22 +133,17 @@ class Held:
         self.seen: signal.Signals | None = None
         self._holding = False
         self._waiting = 0
-        self._before: dict[signal.Signals, Any] = {}
+        self._handlers = _Handlers((signal.SIGINT, signal.SIGTERM), self._on_signal, callable)
 
     def __enter__(self) -> Self:
-        self.seen, self._holding, self._waiting, self._before = None, False, 0, {}
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if callable(handler := signal.getsignal(number)):
-                    self._before[number] = handler
-                    signal.signal(number, self._on_signal)
+        self.seen, self._holding, self._waiting = None, False, 0
+        self._handlers.put_in()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._handlers.put_back()
         if error is None:
             self.deliver()
 
@@ -134,7 +161,7 @@ class Held:
         if number is None:
             return
         try:
-            self._before[number](number, None)
+            self._handlers.before[number](number, None)
         except BaseException as error:
             if note:
                 error.add_note(note)
@@ -145,4 +172,4 @@ class Held:
             self._waiting += 1
             self.seen = self.seen or signal.Signals(number)
         else:
-            self._before[signal.Signals(number)](number, frame)
+            self._handlers.before[signal.Signals(number)](number, frame)
