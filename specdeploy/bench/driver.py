@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from specdeploy.bench.observation import Observation
 from specdeploy.bench.records import CONTROL, INTERRUPTED, SPECULATION, Arm, LoadRun, RequestRecord, utf8
 from specdeploy.bench.server_window import ServerWindow
-from specdeploy.bench.table import RecordStore
+from specdeploy.bench.table import RecordsInMemory
 from specdeploy.triton.client.failures import RequestFailed
 from specdeploy.triton.protocol import GenerateRequest
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from specdeploy.bench.schedule import Block, LoadPlan
+    from specdeploy.bench.table import RecordStore
     from specdeploy.bench.wire.call import Reply, Wire
     from specdeploy.bench.wire.codec import Codec
     from specdeploy.deploy.counts import ServerCounts
@@ -117,7 +118,7 @@ def run_load(  # noqa: PLR0913 - the plan, both ends of it, and what may be left
         RequestFailed: The server cannot be reached.
     """
     lines = {SPECULATION: _Line(wire, codec), CONTROL: _Line(*(control or (wire, codec)))}
-    store = RecordStore() if store is None else store
+    store = RecordsInMemory() if store is None else store
     before = len(store)
     run = _Run(plan, lines, clock, on_progress or _ignore, look, begin, store)
     asyncio.run(run.carry_out())

@@ -25,7 +25,7 @@ from specdeploy.bench.goodput import parse_objectives
 from specdeploy.bench.load_report import RECORDS_FILE, SCHEMA_VERSION, RunContext, build_load_report
 from specdeploy.bench.records import WARMUP_PAIR, LoadRun
 from specdeploy.bench.shards import Shard
-from specdeploy.bench.table import RecordStore, table_of
+from specdeploy.bench.table import RecordsInMemory, table_of
 from specdeploy.errors import CannotDecide, ConfigError
 from specdeploy.findings import Finding
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from specdeploy.bench.records import RequestRecord
+    from specdeploy.bench.table import RecordStore
 
 #: The shards of a block may begin so far apart: this share of the time it took, or so many seconds if that is more.
 MAX_SKEW_SHARE: Final = 0.02
@@ -224,7 +225,7 @@ def merge(
             f"of {parts[0].shard.of} shards {_listed(missing)} missing",
             hint="Run what is missing, or merge what is there with --partial.",
         )
-    records = _on_one_clock(parts, RecordStore() if store is None else store)
+    records = _on_one_clock(parts, RecordsInMemory() if store is None else store)
     _require_once(records)
     skews = _skews(parts, records)
     document = build_load_report(

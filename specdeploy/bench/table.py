@@ -14,7 +14,7 @@ import io
 import math
 import struct
 from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, overload
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Protocol, overload
 
 import numpy as np
 
@@ -295,8 +295,24 @@ class TableWriter:
         return self._labels.setdefault(text, len(self._labels))
 
 
-class RecordStore:
-    """Where a run leaves its records: this one keeps them in memory, as they are."""
+class RecordStore(Protocol):
+    """Where a run leaves its records."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        ...
+
+    def add(self, record: RequestRecord) -> None:
+        """Take a record."""
+        ...
+
+    def since(self, start: int) -> Sequence[RequestRecord]:
+        """Return the records that came after the first ``start``."""
+        ...
+
+
+class RecordsInMemory:
+    """A `RecordStore` that keeps the records as they are."""
 
     def __init__(self) -> None:
         self._records: list[RequestRecord] = []

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 from specdeploy.bench.records import record_from_line, record_to_line
-from specdeploy.bench.table import RecordStore, RecordTable, TableWriter
+from specdeploy.bench.table import RecordTable, TableWriter
 from specdeploy.errors import ConfigError
 from specdeploy.system.files import close_quietly, explained, json_bytes, new_files
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from specdeploy.bench.records import RequestRecord
 
 
-class RecordFile(RecordStore):
-    """Writes records to a file as they come, and keeps the numbers of each in columns of their own, on the disk too.
+class RecordFile:
+    """A `RecordStore` that writes records to a file as they come, and the numbers of each into columns on the disk.
 
     ``document`` is set to what is told of them, where that is kept beside them.
 
@@ -34,7 +34,6 @@ class RecordFile(RecordStore):
     """
 
     def __init__(self, path: Path, file: IO[bytes], columns: TableWriter) -> None:
-        super().__init__()
         self._path = path
         self._file = file
         self._columns = columns
