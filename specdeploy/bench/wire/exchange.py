@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -9,7 +10,7 @@ from specdeploy.bench.wire.call import Reply
 from specdeploy.triton.client.failures import RequestFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from specdeploy.bench.wire.call import Done
 
@@ -85,3 +86,57 @@ class Exchange:
 
     def _expire(self) -> None:
         self.fail(RequestFailed("timeout", f"{self._owner.address} did not answer in time"))
+
+
+class Exchanges(abc.ABC):
+    """What the wires have in common: the requests in flight, and the tasks that carry something on.
+
+    Args:
+        monotonic: The clock of replies.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.monotonic = monotonic
+        self.received = 0
+        self._exchanges: set[Exchange] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have not ended."""
+        return len(self._exchanges)
+
+    @property
+    @abc.abstractmethod
+    def address(self) -> str:
+        """Where it leads to, host:port."""
+
+    def cancel_all(self) -> None:
+        """Cancel every request in flight."""
+        for exchange in tuple(self._exchanges):
+            exchange.cancel()
+
+    def forget(self, exchange: Exchange) -> None:
+        """Take note that a request has ended."""
+        self._exchanges.discard(exchange)
+
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Carry something on."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _take(self, payload: Any, timeout_s: float, done: Done) -> Exchange:  # noqa: ANN401 - as above
+        """Take a request that is to be sent now.
+
+        Raises:
+            RequestFailed: The wire is closed.
+        """
+        if self._closed:
+            raise RequestFailed("connection", "the wire is closed")
+        exchange = Exchange(self, payload, done)
+        exchange.expire_after(timeout_s)
+        self._exchanges.add(exchange)
+        return exchange

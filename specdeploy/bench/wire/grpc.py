@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from specdeploy.bench.wire.codec import Answer, arrivals, collect
-from specdeploy.bench.wire.exchange import Exchange
+from specdeploy.bench.wire.exchange import Exchange, Exchanges
 from specdeploy.triton.client.failures import RequestFailed, socket_failures
 from specdeploy.triton.client.http import host_and_port
 from specdeploy.triton.client.replies import SizeLimit
@@ -20,7 +20,7 @@ from specdeploy.triton.client.stream import CHANNEL_OPTIONS, build_message, call
 from specdeploy.triton.protocol import FRONT_DOOR_INPUTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from specdeploy.bench.wire.call import Done, Reply
     from specdeploy.triton.client.stream import Untyped
@@ -50,7 +50,7 @@ class GrpcCodec:
         return collect(_chunks(reply))
 
 
-class GrpcWire:
+class GrpcWire(Exchanges):
     """A ``Wire`` to one Triton; its payloads are ``ModelInferRequest`` messages.
 
     Args:
@@ -60,23 +60,19 @@ class GrpcWire:
     """
 
     def __init__(self, url: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(monotonic)
         host, port = host_and_port(url, 8001)
         shown = f"[{host}]" if ":" in host else host
-        self.address = f"{shown}:{port}"
-        self.monotonic = monotonic
-        self.received = 0
+        self._address = f"{shown}:{port}"
         self._channel: Untyped = None
         self._stub: Untyped = None
         self._idle: list[_Stream] = []
         self._streams: set[_Stream] = set()
-        self._exchanges: set[Exchange] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
 
     @property
-    def in_flight(self) -> int:
-        """Requests that have not ended."""
-        return len(self._exchanges)
+    def address(self) -> str:
+        """Where it connects to, host:port."""
+        return self._address
 
     async def open(self, connections: int, timeout_s: float = 30.0) -> None:
         """Connect and begin that many streams; see ``Wire``."""
@@ -89,12 +85,10 @@ class GrpcWire:
 
     def start(self, payload: Any, timeout_s: float, done: Done) -> Exchange:  # noqa: ANN401 - a protobuf message
         """Send a request; see ``Wire``."""
-        if self._closed:
-            raise RequestFailed("connection", "the wire is closed")
-        self._connect()
-        exchange = Exchange(self, payload, done)
-        exchange.expire_after(timeout_s)
-        self._exchanges.add(exchange)
+        if not self._closed:
+            # First, so that what it takes is no part of the request.
+            self._connect()
+        exchange = self._take(payload, timeout_s, done)
         while self._idle:
             stream = self._idle.pop()
             if stream.usable:
@@ -104,11 +98,6 @@ class GrpcWire:
         exchange.reply.opened = True
         self._begin().send(exchange)
         return exchange
-
-    def cancel_all(self) -> None:
-        """Cancel every request in flight."""
-        for exchange in tuple(self._exchanges):
-            exchange.cancel()
 
     async def close(self) -> None:
         """Cancel what is in flight and disconnect; see ``Wire``."""
@@ -128,16 +117,6 @@ class GrpcWire:
     def lost(self, stream: _Stream) -> None:
         """Take note that a stream is no more."""
         self._streams.discard(stream)
-
-    def forget(self, exchange: Exchange) -> None:
-        """Take note that a request has ended."""
-        self._exchanges.discard(exchange)
-
-    def spawn(self, work: Coroutine[None, None, None]) -> None:
-        """Carry on a request."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _begin(self) -> _Stream:
         stream = _Stream(self, self._stub.ModelStreamInfer())

@@ -14,12 +14,12 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from specdeploy.bench.wire.connection import Connection
-from specdeploy.bench.wire.exchange import Exchange
+from specdeploy.bench.wire.exchange import Exchange, Exchanges
 from specdeploy.triton.client.failures import RequestFailed, socket_failures
 from specdeploy.triton.client.http import host_and_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
     from specdeploy.bench.wire.call import Done
 
@@ -28,7 +28,7 @@ _BUFFER: Final = 65536
 _AT_ONCE: Final = 64
 
 
-class HttpWire:
+class HttpWire(Exchanges):
     """A ``Wire`` to one server; its payloads are whole requests, head and body.
 
     Args:
@@ -40,30 +40,20 @@ class HttpWire:
     """
 
     def __init__(self, url: str, *, tls: bool = False, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(monotonic)
         self._host, self._port = host_and_port(url, 8000)
         self._tls = ssl.create_default_context() if tls else None
         self._peer: tuple[str, int] | None = None
-        self.monotonic = monotonic
         self.buffer = memoryview(bytearray(_BUFFER))
-        self.received = 0
         self._wanted = 0
         self._idle: list[Connection] = []
         self._alive: set[Connection] = set()
-        self._exchanges: set[Exchange] = set()
-        #: Each opens a connection.
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
         self._gone = asyncio.Event()
 
     @property
     def address(self) -> str:
         """Where it connects to, host:port."""
         return f"{self._host}:{self._port}"
-
-    @property
-    def in_flight(self) -> int:
-        """Requests that have not ended."""
-        return len(self._exchanges)
 
     async def open(self, connections: int, timeout_s: float = 30.0) -> None:
         """Connect beforehand; see ``Wire``."""
@@ -73,16 +63,12 @@ class HttpWire:
                 # The first alone: it resolves the name, and the others need not.
                 at_once = 1
                 while (missing := self._missing()) > 0:
-                    await asyncio.gather(*(self._spawn(self._add()) for _ in range(min(missing, at_once))))
+                    await asyncio.gather(*(self.spawn(self._add()) for _ in range(min(missing, at_once))))
                     at_once = _AT_ONCE
 
     def start(self, payload: bytes, timeout_s: float, done: Done) -> Exchange:
         """Send a request; see ``Wire``."""
-        if self._closed:
-            raise RequestFailed("connection", "the wire is closed")
-        exchange = Exchange(self, payload, done)
-        exchange.expire_after(timeout_s)
-        self._exchanges.add(exchange)
+        exchange = self._take(payload, timeout_s, done)
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:
@@ -90,11 +76,6 @@ class HttpWire:
                 return exchange
         self.send_over_new(exchange)
         return exchange
-
-    def cancel_all(self) -> None:
-        """Cancel every request in flight."""
-        for exchange in tuple(self._exchanges):
-            exchange.cancel()
 
     async def close(self) -> None:
         """Cancel what is in flight and disconnect; see ``Wire``."""
@@ -125,25 +106,16 @@ class HttpWire:
             self._idle.remove(connection)
         self._gone.set()
         if replace and not self._closed and self._missing() > 0:
-            self._spawn(self._replace())
+            self.spawn(self._replace())
 
     def send_over_new(self, exchange: Exchange) -> None:
         """Open a connection for a request."""
         exchange.reply.opened = True
-        self._spawn(self._connect_and_send(exchange))
-
-    def forget(self, exchange: Exchange) -> None:
-        """Take note that a request has ended."""
-        self._exchanges.discard(exchange)
+        self.spawn(self._connect_and_send(exchange))
 
     def _missing(self) -> int:
+        # Each task opens a connection.
         return self._wanted - len(self._alive) - len(self._tasks)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     async def _connect_and_send(self, exchange: Exchange) -> None:
         try:
