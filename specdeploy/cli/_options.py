@@ -130,4 +130,14 @@ def shown_format(ctx: click.Context, how: str, *, as_json: bool) -> str:
     return "json" if as_json else how
 
 
+def format_option(words: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Return the option ``--format``, whose value comes as ``how``; :func:`shown_format` sets it against ``--json``.
+
+    Args:
+        words: Its help.
+    """
+    kinds = click.Choice(["text", "json", "github"])
+    return click.option("--format", "how", type=kinds, default="text", show_default=True, help=words)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print a machine-readable document instead.")

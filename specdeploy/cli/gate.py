@@ -8,6 +8,7 @@ import click
 
 from specdeploy.cli._options import (
     config_option,
+    format_option,
     json_option,
     load,
     overrides_option,
@@ -28,14 +29,7 @@ if TYPE_CHECKING:
 @click.option("--rule", "rules", multiple=True, help="A rule instead of those of the configuration; repeatable.")
 @click.option("--markdown", metavar="FILE", help="Also write a summary as Markdown.")
 @click.option("--junit", metavar="FILE", help="Also write the verdict as JUnit XML, a case for each rule.")
-@click.option(
-    "--format",
-    "how",
-    type=click.Choice(["text", "json", "github"]),
-    default="text",
-    show_default=True,
-    help="How to show the verdict; github: with annotations of a workflow, and a summary on the job's page.",
-)
+@format_option("How to show the verdict; github: with annotations of a workflow, and a summary on the job's page.")
 @config_option
 @overrides_option
 @json_option

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specdeploy.cli._options import config_option, json_option, load, overrides_option, shown_format
+from specdeploy.cli._options import config_option, format_option, json_option, load, overrides_option, shown_format
 from specdeploy.cli._streams import say
 
 if TYPE_CHECKING:
@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 @click.argument("repository", type=click.Path(), required=False)
 @config_option
 @overrides_option
-@click.option(
-    "--format",
-    "how",
-    type=click.Choice(["text", "json", "github"]),
-    default="text",
-    show_default=True,
-    help="How to show findings; github: as annotations of a workflow.",
-)
+@format_option("How to show findings; github: as annotations of a workflow.")
 @click.option("--strict", is_flag=True, help="Fail on warnings, too.")
 @click.option("--no-engines", is_flag=True, help="Do not look at the engines: they are on another machine.")
 @json_option

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from specdeploy.cli._options import config_option, json_option, overrides_option, refuse_misplaced, with_config
+from specdeploy.cli._options import (
+    config_option,
+    format_option,
+    json_option,
+    overrides_option,
+    refuse_misplaced,
+    with_config,
+)
 from specdeploy.cli._server import at_server
 from specdeploy.cli._streams import say, tell
 from specdeploy.errors import ConfigError
@@ -97,14 +104,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--golden", default="", metavar="FILE", help="Compare with the answers that `smoke record` wrote.")
 @click.option("--junit", metavar="FILE", help="Also write the outcome as JUnit XML.")
-@click.option(
-    "--format",
-    "how",
-    type=click.Choice(["text", "json", "github"]),
-    default="text",
-    show_default=True,
-    help="How to show the outcome; github: as annotations of a workflow.",
-)
+@format_option("How to show the outcome; github: as annotations of a workflow.")
 @_options
 @config_option
 @overrides_option

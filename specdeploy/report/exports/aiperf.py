@@ -13,12 +13,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy import __version__
+from specdeploy.bench.blocks import finished_s
 from specdeploy.bench.metrics import DISTRIBUTION_STATS
+from specdeploy.bench.table import table_of
 from specdeploy.report.exports.aiperf_shape import (
     epoch_ns,
     epoch_offset,
     find_entry,
-    finished_s,
     records_of,
     translate,
 )
@@ -148,6 +149,7 @@ def _error_summary(records: Sequence[RequestRecord]) -> list[dict[str, Any]]:
 
 def _period(records: Sequence[RequestRecord], offset_s: float) -> dict[str, str]:
     """Return when the first request was sent and the last one ended; blocks of the other arm lie between."""
-    ends = min(record.sent_s for record in records), max(map(finished_s, records))
+    table = table_of(records)
+    ends = float(table["sent_s"].min()), float(finished_s(table).max())
     start, end = (_EPOCH + timedelta(microseconds=epoch_ns(moment_s, offset_s) // 1000) for moment_s in ends)
     return {"start_time": start.isoformat(), "end_time": end.isoformat()}

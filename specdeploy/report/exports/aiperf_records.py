@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from specdeploy.bench.acceptance import acceptance_of_requests
+from specdeploy.bench.blocks import finished_s
 from specdeploy.bench.metrics import METRICS
 from specdeploy.bench.per_request import OF_REQUEST
 from specdeploy.bench.table import table_of
@@ -20,7 +21,6 @@ from specdeploy.report.exports.aiperf_shape import (
     epoch_ns,
     epoch_offset,
     find_entry,
-    finished_s,
     records_of,
     translate,
 )
@@ -71,11 +71,12 @@ def aiperf_records(
     speculates = "spec_decode_steps" in (entry.get("metrics") or {})
     engine = str((document.get("deployment") or {}).get("profile") or _WORKER) if speculates else ""
     table = table_of(own)
+    ended_s = finished_s(table).tolist()
     columns = {key: of(table) for key, of in OF_REQUEST.items()}
     acceptance = acceptance_of_requests(table) if engine else {}
     lines = (
         {
-            "metadata": _metadata(number, record, offset_s),
+            "metadata": _metadata(number, record, ended_s[number], offset_s),
             **_measured(record, _at(columns, number), _at(acceptance, number), engine),
         }
         for number, record in enumerate(own)
@@ -83,13 +84,13 @@ def aiperf_records(
     return "".join(f"{json.dumps(line, ensure_ascii=False, allow_nan=False)}\n" for line in lines)
 
 
-def _metadata(number: int, record: RequestRecord, offset_s: float) -> dict[str, Any]:
+def _metadata(number: int, record: RequestRecord, ended_s: float, offset_s: float) -> dict[str, Any]:
     return {
         "session_num": number,
         "conversation_id": record.prompt_id,
         "credit_issued_ns": epoch_ns(record.intended_s, offset_s),
         "request_start_ns": epoch_ns(record.sent_s, offset_s),
-        "request_end_ns": epoch_ns(finished_s(record), offset_s),
+        "request_end_ns": epoch_ns(ended_s, offset_s),
         "worker_id": _WORKER,
         "record_processor_id": _WORKER,
         "benchmark_phase": "profiling",

@@ -90,11 +90,6 @@ def records_of(records: Iterable[RequestRecord], entry: Mapping[str, Any]) -> tu
     return tuple(sorted(found, key=lambda record: record.sent_s))
 
 
-def finished_s(record: RequestRecord) -> float:
-    """Return when a request had its last tokens, or when it failed."""
-    return record.last_s if record.ok and record.last_s is not None else record.ended_s
-
-
 def epoch_ns(moment_s: float, offset_s: float) -> int:
     """Return a moment of the records' clock in nanoseconds since the epoch.
 
