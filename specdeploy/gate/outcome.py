@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from specdeploy.bench.records import LoadPoint
 from specdeploy.errors import EXIT_CANNOT_DECIDE, EXIT_FAILED, EXIT_OK
+from specdeploy.report.numbers import size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -131,8 +132,10 @@ def distrusted(verdict: RuleVerdict, document: LoadDocument) -> RuleVerdict:
     return dataclasses.replace(verdict, status="undecided", reason=f"{verdict.reason[:-1]}, but the run is {why}.")
 
 
-def place_of(rule: Rule, point: LoadPoint) -> str:
+def place_of(rule: Rule, point: LoadPoint | None) -> str:
     """Say what a rule looks at under a load."""
+    if rule.is_of_engines:
+        return rule.selector
     if rule.arm is None:
         return f"The speed-up at {point}"
     return f"{rule.selector} of the {rule.arm} arm at {point}"
@@ -144,5 +147,7 @@ def amount(value: float, unit: str) -> str:
         return f"{value * 100:.4g} %"
     if unit == "x":
         return f"{value:.3f}x"
+    if unit == "B":
+        return size(value)
     # From here on four digits would be written with an exponent, which nobody reads as milliseconds.
     return f"{value:.4g} {unit}" if value < 9999.5 else f"{value:,.0f} {unit}"

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from specdeploy.bench.metrics import METRICS
 from specdeploy.gate.baseline import differing_words
 from specdeploy.gate.fingerprint import differences, fingerprint_of
 from specdeploy.gate.limits import not_measured
@@ -168,7 +167,7 @@ def _weighed(one: _Comparison, p: float, confidence: float) -> RuleVerdict:
 def _against(one: _Comparison) -> str:
     if one.source == "the control":
         return f"{amount(one.value, 'x')} {one.source}'s in {one.independent} pairs"
-    unit = METRICS[one.rule.metric].unit_of(one.rule.stat)
+    unit = one.rule.unit
     return f"{amount(one.value, unit)}, and {amount(one.reference, unit)} in {one.source} of {one.independent} days"
 
 
