@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Status: TypeAlias = Literal["pass", "fail", "undecided", "not_measured", "not_comparable"]
 
-SCHEMA_VERSION: Final = "1.1"
+SCHEMA_VERSION: Final = "1.2"
 #: Of several statuses the first of these is the verdict.
 WORST_FIRST: Final[tuple[Status, ...]] = ("fail", "not_comparable", "not_measured", "undecided", "pass")
 
@@ -81,10 +81,13 @@ class Verdict:
         rules: One for each, in order.
 
         confidence: By which it was decided.
+
+        fingerprint: What the run was measured with.
     """
 
     rules: tuple[RuleVerdict, ...]
     confidence: float
+    fingerprint: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def status(self) -> Status:
@@ -105,6 +108,7 @@ class Verdict:
             "status": self.status,
             "exit_code": self.exit_code,
             "confidence": self.confidence,
+            "fingerprint": dict(self.fingerprint),
             "rules": [rule.to_dict() for rule in self.rules],
         }
 

@@ -13,6 +13,7 @@ from specdeploy.errors import ConfigError
 from specdeploy.gate.document import LoadDocument
 from specdeploy.gate.engines import judge_engines
 from specdeploy.gate.evidence import NOTHING_ELSE, Evidence
+from specdeploy.gate.fingerprint import fingerprint_of
 from specdeploy.gate.limits import judge_limit
 from specdeploy.gate.outcome import RuleVerdict, Verdict
 from specdeploy.gate.relative import judge_relative
@@ -44,7 +45,8 @@ def evaluate(rules: Sequence[Rule], load_report: Mapping[str, Any], evidence: Ev
     relative = [rule for rule in rules if rule.reference and not rule.is_of_engines]
     judged = dict(zip(map(id, relative), judge_relative(relative, document, evidence), strict=True))
     verdicts = tuple(judged.get(id(rule)) or _judge(rule, document, evidence) for rule in rules)
-    return Verdict(rules=verdicts, confidence=evidence.confidence)
+    fingerprint = fingerprint_of(document.data)
+    return Verdict(rules=verdicts, confidence=evidence.confidence, fingerprint=fingerprint)
 
 
 def _judge(rule: Rule, document: LoadDocument, evidence: Evidence) -> RuleVerdict:
