@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from specdeploy.bench.metrics import METRICS
 from specdeploy.bench.records import ARMS, LoadPoint
 from specdeploy.errors import ConfigError
+from specdeploy.gate.defaults import LEAST_PAIRS, Measured
 from specdeploy.gate.resources import ENGINE_FIELDS, GAUGES, MEMORY
 from specdeploy.gate.units import convert
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from specdeploy.bench.records import Arm
+    from specdeploy.gate.defaults import Told
 
 T = TypeVar("T")
 
@@ -68,6 +70,30 @@ class LoadDocument:
         self.created = str(data.get("created", ""))
         #: The document itself, for those who look at what was measured rather than at numbers.
         self.data = data
+
+    @property
+    def profile(self) -> str:
+        """Of the deployment; ``openai`` is another server."""
+        return str(_mapping(self.data.get("deployment") or {}, "deployment").get("profile", ""))
+
+    def measured(self, told: Told) -> Measured:
+        """Return what the run was to measure.
+
+        Args:
+            told: What the answers tell of drafts.
+
+        Raises:
+            ConfigError: The plan cannot be read.
+        """
+        plan = _typed(self.data, "plan", dict)
+        # A search tries loads for each arm apart. Plans of older versions compared always.
+        compared = "compare" not in plan or _typed(plan, "compare", bool)
+        return Measured(
+            told=told,
+            compared=compared and not self.data.get("search"),
+            pairs=_typed(plan, "pairs", int) if "pairs" in plan else LEAST_PAIRS,
+            concurrency=tuple(point.concurrency for point in self._planned if point.concurrency is not None),
+        )
 
     @property
     def points(self) -> tuple[LoadPoint, ...]:

@@ -237,7 +237,7 @@ def _drafting_parameters(config: DeployConfig, target: EngineFacts) -> dict[str,
     speculation = config.speculation
     if engine_drafts(config):
         # How much it drafts is built into the engine.
-        reports = {"engine_reports": "true"} if _reports(config.release) else {}
+        reports = {"engine_reports": "true"} if reports_drafts(config.release) else {}
         return {"num_draft_tokens": "0", "engine_speculates": speculation.method, **reports}
     return {
         "num_draft_tokens": str(speculation.num_draft_tokens),
@@ -248,7 +248,7 @@ def _drafting_parameters(config: DeployConfig, target: EngineFacts) -> dict[str,
     }
 
 
-def _reports(release: str) -> bool:
+def reports_drafts(release: str) -> bool:
     """Say whether the engines of a release answer what they drafted and accepted, as from 0.19 on."""
     return "total_draft_tokens" in {tensor.name for tensor in release_tensors(release).models["tensorrt_llm"].outputs}
 
