@@ -252,14 +252,23 @@ def history(baseline: Baseline) -> str:
     Apache Otava reads it with ``type: csv``, ``time_column: time`` and ``attributes: [commit]``; it has no word for
     what was not measured, so a number that a run lacks is left out.
     """
-    whole = {key: one for key, one in baseline.series.items() if None not in one.values}
+    whole = whole_series(baseline)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["time", "commit", *whole])
     for at, run in enumerate(baseline.runs):
-        time = run.moment.strftime("%Y-%m-%d %H:%M:%S %z")
-        writer.writerow([time, run.label or run.created, *(one.values[at] for one in whole.values())])
+        writer.writerow([as_time(run), run.label or run.created, *(one.values[at] for one in whole.values())])
     return out.getvalue()
+
+
+def whole_series(baseline: Baseline) -> dict[str, Series]:
+    """Return the numbers that every run has."""
+    return {key: one for key, one in baseline.series.items() if None not in one.values}
+
+
+def as_time(run: Run) -> str:
+    """Return when a run began as the history has it."""
+    return run.moment.strftime("%Y-%m-%d %H:%M:%S %z")
 
 
 def parse_baseline(text: str, *, source: str) -> Baseline:
