@@ -36,10 +36,17 @@ def judge_engines(rule: Rule, document: LoadDocument, evidence: Evidence) -> Rul
     """
     value = document.engine(rule.metric, rule.category)
     if value is None:
-        return _verdict(rule, "not_measured", None, None, f"is not known: {CURES[rule.metric]}")
+        return _verdict(rule, "not_measured", None, None, f"is not known: {_cure(rule, document)}")
     if rule.reference is None:
         return distrusted(_against_limit(rule, value), document)
     return distrusted(_against_baseline(rule, value, document, evidence.baseline), document)
+
+
+def _cure(rule: Rule, document: LoadDocument) -> str:
+    return {
+        "openai": "another server tells nothing of its engines",
+        "llmapi": "profile llmapi serves checkpoints as they are, and compiles no engine",
+    }.get(document.profile, CURES[rule.metric])
 
 
 def _against_limit(rule: Rule, value: float) -> RuleVerdict:

@@ -108,6 +108,8 @@ def test_nvml_stands_in_where_triton_tells_nothing() -> None:
         ("engine_size <= 1GB", load(engines={"target": engine(profile="llmapi")}), "specdeploy repo"),
         ("engine_size <= 1GB", load(engines={"target": engine(), "draft": engine(None, key="b")}), "specdeploy repo"),
         ("engine_size <= 1GB", load(engines={"target": engine(0)}), "specdeploy repo"),
+        ("engine_size <= 1GB", load(deployment={"profile": "openai"}), "another server"),
+        ("build_time <= 1s", load(deployment={"profile": "llmapi", "engines": {}}), "compiles no engine"),
         ("build_time <= 1s", load(engines={"target": engine(build_s=None)}), "from their first step"),
         ("engine_size: 5%", load(engines={}), "specdeploy repo"),
         ("gpu_memory_used: 5%", load(gauges={}), "NVML"),
