@@ -181,11 +181,12 @@ def test_inputs_go_where_they_belong_under_the_engines_names() -> None:
         ({"top_k": [2]}, True),
         ({"top_p": [0.9]}, True),
         ({"top_p": [0.0]}, False),
+        ({"top_k": [1], "top_p": [0.9]}, False),
         ({"top_p": [0.9], "temperature": [0.0]}, False),
     ],
 )
 def test_decoding_is_greedy_unless_sampling_is_asked_for(inputs, sampled) -> None:
-    """As in TensorRT-LLM: greedy unless top_k > 1 or top_p > 0, and at temperature 0."""
+    """As in TensorRT-LLM: greedy at top_k 1, at temperature 0, and unless top_k or top_p asks for more."""
     request = read(**inputs)
 
     assert (sampled, sampled) == (request.sampled, request.use_draft_logits)

@@ -113,7 +113,7 @@ class TritonDraft:
         """Propose ``count`` tokens that continue ``ids``."""
         tensors = self._engine.call(ids, count, _seed(seed) if self._sampled else {})
         proposed = tensors["output_ids"].reshape(-1)
-        if not self._with_logits:
+        if not (self._with_logits and proposed.size):
             return Draft(ids=proposed)
         logits = tensors["generation_logits"]
         logits = logits.reshape(-1, logits.shape[-1])

@@ -252,11 +252,11 @@ def _prompt(inputs: _Inputs) -> Ids:
 
 
 def _is_sampled(inputs: _Inputs) -> bool:
-    """Tell whether tokens are drawn: TensorRT-LLM is greedy unless top_k > 1 or top_p > 0, and at temperature 0."""
+    """Tell whether tokens are drawn: TensorRT-LLM is greedy at top_k 1, at temperature 0, and without either limit."""
     top_k = inputs.number("top_k", 0, least=0)
     top_p = inputs.number("top_p", 0.0, least=0, most=1)
     temperature = inputs.number("temperature", 1.0, least=0)
-    return bool((top_k > 1 or top_p > 0) and temperature > 0)
+    return bool((top_k > 1 or (top_p > 0 and top_k != 1)) and temperature > 0)
 
 
 def _uses_draft_logits(inputs: _Inputs, settings: Settings, *, sampled: bool) -> bool:
