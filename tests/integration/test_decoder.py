@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -274,6 +275,24 @@ def test_a_failing_draft_does_not_fail_the_request(client) -> None:
     assert (reference(prompt, 40), "draft_failed") == (list(answer.ids), answer.bypass_reason)
 
 
+def test_a_draft_that_keeps_failing_is_left_alone_until_it_works_again(client) -> None:
+    """Requests go to the target at once, without an error in between, and one that tries the draft brings it back."""
+    client.generate_http(ask())
+    reasons = [client.generate_http(ask(f"@{PROMPT}")).bypass_reason for _ in range(3)]
+    calls = engine_calls(client, names.DRAFT)
+    alone = client.generate_http(ask())
+
+    assert reasons == ["draft_failed"] * 3
+    assert ("draft_unavailable", reference(PROMPT, 40), calls) == (
+        alone.bypass_reason,
+        list(alone.ids),
+        engine_calls(client, names.DRAFT),
+    )
+    tries = (client.generate_http(ask(tokens=8)).bypass_reason for _ in asking_for(10))
+    assert next((reason for reason in tries if not reason), None) == ""
+    assert client.generate_http(ask()).bypass_reason == ""
+
+
 def test_a_failing_target_fails_its_request_only(client) -> None:
     """The error names the engine and what it said; the next request is answered."""
     with pytest.raises(RequestFailed, match="engine 'tensorrt_llm' failed: out of memory, says the test"):
@@ -362,6 +381,14 @@ def test_a_cancelled_request_stops_calling_the_engines(client) -> None:
     chunks.close()
 
     assert settled(lambda: engine_calls(client, names.TARGET)) - start - whole < whole / 2
+
+
+def asking_for(seconds: float) -> Iterator[None]:
+    """Yield every tenth of a second for so long."""
+    pause, end = threading.Event(), time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield
+        pause.wait(0.1)
 
 
 def settled(count: Callable[[], int]) -> int:

@@ -157,6 +157,7 @@ _DECODER_COMMENTS: Final = {
     "max_inflight": "Requests decoded at once; more of them wait.",
     "max_seq_len": "Longest prompt plus answer, in tokens, that the engines were built for.",
     "control_slice_tokens": "Tokens asked of the target at a time by a streamed request that does not draft.",
+    "draft_timeout_ms": "Longest time that one call to the draft may take before the target goes on alone.",
     "exclude_input_in_output": "Answers without the prompt unless a request asks otherwise.",
     "tokenizer_dir": "Relative to this model's version directory.",
     "engine_stand_in": "The engines behind this decoder stand in for NVIDIA's backend on a CPU.",

@@ -100,6 +100,10 @@ class DecodeRequest:
     pass_through: tuple[str, ...]
     engine_speculates: bool = False
 
+    def without_drafts(self, reason: str) -> DecodeRequest:
+        """Return the request as the target decodes it alone, and why it has to."""
+        return dataclasses.replace(self, plan=dataclasses.replace(self.plan, num_draft_tokens=0), bypass_reason=reason)
+
     @property
     def longest_draft(self) -> int:
         """The most drafts that one step can carry: the histogram has one entry more."""

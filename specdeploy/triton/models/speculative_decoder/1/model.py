@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 import triton_python_backend_utils as pb_utils
 from decoder_answer import respond
+from decoder_breaker import DraftBreaker
+from decoder_deadline import DeadlineCaller
 from decoder_engine import TritonDraft, TritonTarget
 from decoder_loop import DraftTargetLoop, EngineFault
 from decoder_metrics import DraftMetrics
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from decoder_engine import InferenceRequest, ResponseSender
+    from decoder_loop import DraftEngine
     from decoder_request import DecodeRequest
+    from decoder_stats import Statistics
 
 _FINAL: Final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
@@ -53,6 +57,8 @@ class TritonPythonModel:
         self._vocabulary = Vocabulary(Tokenizer.from_file(str(folder / "tokenizer.json")))
         self._workers = ThreadPoolExecutor(self._settings.max_inflight, thread_name_prefix="decode")
         self._free = threading.BoundedSemaphore(self._settings.max_inflight)
+        self._breaker = DraftBreaker()
+        self._in_time = DeadlineCaller(self._settings.draft_timeout_ms / 1000, most=2 * self._settings.max_inflight)
         self._metrics = DraftMetrics(args)
         if self._settings.stand_in:
             pb_utils.Logger.log_warn("the engines of this deployment are CPU stand-ins for TensorRT-LLM's")
@@ -66,6 +72,7 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """End the workers; Triton unloads a model only when its requests are answered."""
         self._workers.shutdown(wait=True)
+        self._in_time.close()
 
     def _serve(self, request: InferenceRequest, sender: ResponseSender) -> None:
         """Answer one request, whatever happens, with exactly one final response."""
@@ -85,21 +92,34 @@ class TritonPythonModel:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         decoding = read_request(inputs, self._settings, fresh_seed=secrets.randbits(64))
         self._refuse_undeclared(decoding)
+        if decoding.plan.num_draft_tokens and not self._breaker.allows():
+            decoding = decoding.without_drafts("draft_unavailable")
         wanted = set(request.requested_output_names())
-        settings, name = self._settings, request.request_id()
-        draft = NgramDraft(settings.ngram_size) if settings.ngram_size else TritonDraft(settings, decoding, name)
-        target = TritonTarget(settings, decoding, name)
+        name = request.request_id()
+        draft, target = self._draft(decoding, name), TritonTarget(self._settings, decoding, name)
         loop = DraftTargetLoop(decoding.prompt_ids, decoding.plan, draft, target)
         for response in respond(loop, decoding, self._vocabulary, _CancelCheck(sender)):
             if response.final:
-                self._metrics.add(response.statistics)
+                self._note(loop.draft_failure, response.statistics)
             outputs = response_outputs(response, num_input_tokens=decoding.prompt_ids.size)
             # The stub may not free a tensor before it is sent, and not one that nobody asked for: hence the named
             # list, and only wanted tensors in it.
             tensors = [pb_utils.Tensor(name, make()) for name, make in outputs.items() if name in wanted]
             sender.send(pb_utils.InferenceResponse(tensors), flags=_FINAL if response.final else 0)
-        if loop.draft_failure:
-            pb_utils.Logger.log_warn(f"the target finished a request alone: {loop.draft_failure}")
+
+    def _draft(self, decoding: DecodeRequest, request_id: str) -> DraftEngine:
+        if self._settings.ngram_size:
+            return NgramDraft(self._settings.ngram_size)
+        return TritonDraft(self._settings, decoding, request_id, self._in_time)
+
+    def _note(self, draft_failure: str, statistics: Statistics) -> None:
+        """Count what a request's drafts came to, before its client can know that it is answered."""
+        self._metrics.add(statistics)
+        if draft_failure:
+            self._breaker.failed()
+            pb_utils.Logger.log_warn(f"the target finished a request alone: {draft_failure}")
+        elif statistics.drafted:
+            self._breaker.worked()
 
     def _refuse_undeclared(self, decoding: DecodeRequest) -> None:
         """Refuse what this deployment's configuration has no output for."""
