@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from specdeploy.config.schema import BuildConfig, DeployConfig, ModelConfig
+from specdeploy.deploy.metrics import parse_metrics
 from specdeploy.triton.client import RequestFailed, TritonClient
 from specdeploy.triton.pbtxt import InstanceGroup, parse, render
 from specdeploy.triton.protocol import GenerateRequest, Tensor, join_chunks
@@ -118,7 +119,12 @@ def serving(runtime, folder: Path, deployment: DeployConfig, **extra: str) -> It
     write_repository(folder / "models", deployment, **extra)
     with (
         TritonServer(runtime, folder / "models", run_dir=folder / "run") as server,
-        TritonClient(server.endpoints.http_url, server.endpoints.grpc_url, timeout_s=30) as connected,
+        TritonClient(
+            server.endpoints.http_url,
+            server.endpoints.grpc_url,
+            metrics_url=server.endpoints.metrics_url,
+            timeout_s=30,
+        ) as connected,
     ):
         yield connected
 
@@ -291,6 +297,39 @@ def test_a_draft_that_keeps_failing_is_left_alone_until_it_works_again(client) -
     tries = (client.generate_http(ask(tokens=8)).bypass_reason for _ in asking_for(10))
     assert next((reason for reason in tries if not reason), None) == ""
     assert client.generate_http(ask()).bypass_reason == ""
+
+
+def counted(client) -> dict[str, float]:
+    """Return what the decoder has counted; labels but the model's and its version's are part of a name."""
+    samples = (sample for sample in parse_metrics(client.metrics_text()) if sample.name.startswith("specdeploy_"))
+    return {
+        sample.name + "".join(value for key, value in sample.labels.items() if key not in {"model", "version"}): (
+            sample.value
+        )
+        for sample in samples
+    }
+
+
+def test_requests_are_counted_on_the_metrics_page(client) -> None:
+    """What the answers say is added there, by position and by reason, also the failures of the draft."""
+    client.generate_http(ask())
+    before = counted(client)
+    speculated, failed = client.generate_http(ask()), client.generate_http(ask(f"@{PROMPT}"))
+    client.generate_http(ask(num_draft_tokens=0))
+    after = counted(client)
+    grown = {name: after[name] - before.get(name, 0) for name in after}
+
+    assert grown["specdeploy_requests_total"] == 3
+    assert grown["specdeploy_spec_steps_total"] == speculated.num_spec_steps
+    assert grown["specdeploy_accepted_draft_tokens_total"] == speculated.total_accepted_draft_tokens
+    assert speculated.total_accepted_draft_tokens == sum(
+        count for name, count in grown.items() if "_per_position_total" in name
+    )
+    assert grown["specdeploy_bypassed_requests_totalrequested"] == 1
+    assert (failed.bypass_reason, grown["specdeploy_bypassed_requests_totaldraft_failed"]) == ("draft_failed", 1)
+    assert grown["specdeploy_draft_failures_total"] == 1
+    assert grown["specdeploy_acceptance_length_count"] == 1
+    assert after["specdeploy_draft_left_alone"] == 0
 
 
 def test_a_failing_target_fails_its_request_only(client) -> None:

@@ -77,6 +77,49 @@ class InferenceRequest:
         return InferenceResponse({name: outputs[name] for name in self.options["requested_output_names"]})
 
 
+METRICS: dict[tuple[str, ...], float] = {}
+"""Name and label values of a metric -> its value; of a histogram the sum."""
+
+
+class MetricFamily:
+    """A family of metrics, which refuses what Triton refuses: two metrics of one name and labels."""
+
+    COUNTER, GAUGE, HISTOGRAM = range(3)
+
+    def __init__(self, *, name: str, description: str, kind: int) -> None:
+        assert description
+        self.name, self.kind = name, kind
+
+    def Metric(self, *, labels: Mapping[str, str], buckets: list[float] | None = None) -> Metric:  # noqa: N802 - Triton's
+        """Return a metric."""
+        assert (buckets is not None) == (self.kind == self.HISTOGRAM)
+        return Metric((self.name, *labels.values()), self.kind)
+
+
+class Metric:
+    """One metric."""
+
+    def __init__(self, key: tuple[str, ...], kind: int) -> None:
+        assert key not in METRICS
+        self._key, self._kind = key, kind
+        METRICS[key] = 0.0
+
+    def increment(self, value: float) -> None:
+        """Add to a counter."""
+        assert self._kind == MetricFamily.COUNTER
+        METRICS[self._key] += value
+
+    def set(self, value: float) -> None:
+        """Set a gauge."""
+        assert self._kind == MetricFamily.GAUGE
+        METRICS[self._key] = value
+
+    def observe(self, value: float) -> None:
+        """Add an observation to a histogram."""
+        assert self._kind == MetricFamily.HISTOGRAM
+        METRICS[self._key] += value
+
+
 def install() -> None:
     """Put the stub where the decoder imports Triton's module from, and forget what an earlier test did."""
     module = types.ModuleType("triton_python_backend_utils")
@@ -85,5 +128,8 @@ def install() -> None:
     module.PreferredMemory = lambda *_: None
     module.TRITONSERVER_MEMORY_CPU = 0
     sys.modules[module.__name__] = module
+    module.MetricFamily = MetricFamily
+    module.Logger = types.SimpleNamespace(log_info=lambda _: None)
+    METRICS.clear()
     MODELS.clear()
     REQUESTS.clear()

@@ -34,10 +34,10 @@ from tokenizers import Tokenizer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from decoder_answer import Response
     from decoder_engine import InferenceRequest, ResponseSender
     from decoder_loop import DraftEngine
     from decoder_request import DecodeRequest
-    from decoder_stats import Statistics
 
 _FINAL: Final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
@@ -100,7 +100,7 @@ class TritonPythonModel:
         loop = DraftTargetLoop(decoding.prompt_ids, decoding.plan, draft, target)
         for response in respond(loop, decoding, self._vocabulary, _CancelCheck(sender)):
             if response.final:
-                self._note(loop.draft_failure, response.statistics)
+                self._note(loop.draft_failure, response)
             outputs = response_outputs(response, num_input_tokens=decoding.prompt_ids.size)
             # The stub may not free a tensor before it is sent, and not one that nobody asked for: hence the named
             # list, and only wanted tensors in it.
@@ -112,14 +112,16 @@ class TritonPythonModel:
             return NgramDraft(self._settings.ngram_size)
         return TritonDraft(self._settings, decoding, request_id, self._in_time)
 
-    def _note(self, draft_failure: str, statistics: Statistics) -> None:
+    def _note(self, draft_failure: str, last: Response) -> None:
         """Count what a request's drafts came to, before its client can know that it is answered."""
-        self._metrics.add(statistics)
+        self._metrics.add(last.statistics, last.bypass_reason)
         if draft_failure:
             self._breaker.failed()
+            self._metrics.draft_failed()
             pb_utils.Logger.log_warn(f"the target finished a request alone: {draft_failure}")
-        elif statistics.drafted:
+        elif last.statistics.drafted:
             self._breaker.worked()
+        self._metrics.draft_left_alone(alone=self._breaker.is_open)
 
     def _refuse_undeclared(self, decoding: DecodeRequest) -> None:
         """Refuse what this deployment's configuration has no output for."""
