@@ -394,16 +394,17 @@ def test_bad_words_and_bias_reach_the_engines(client) -> None:
     assert [answer.bypass_reason for answer in (one, two, biased)] == ["", "bad_words", ""]
 
 
-def decoder_tensors(prompt: str, *, stream: bool) -> list[Tensor]:
+def decoder_tensors(prompt: str, *, stream: bool, tokens: int = 100, **counts: int) -> list[Tensor]:
     """Return what the decoder is sent when it is called without the ensemble."""
     ids = np.array([byte_level().encode(prompt).ids], np.int32)
     values = {
         "text_input": (np.array([[prompt.encode()]], object), "BYTES"),
         "input_ids": (ids, "INT32"),
         "input_lengths": (np.array([[ids.size]], np.int32), "INT32"),
-        "request_output_len": (np.array([[100]], np.int32), "INT32"),
+        "request_output_len": (np.array([[tokens]], np.int32), "INT32"),
         "end_id": (np.array([[-1]], np.int32), "INT32"),
         "stream": (np.array([[stream]]), "BOOL"),
+        **{name: (np.array([[count]], np.int32), "INT32") for name, count in counts.items()},
     }
     return [Tensor(name=name, data=data, datatype=datatype) for name, (data, datatype) in values.items()]
 
@@ -428,6 +429,16 @@ def asking_for(seconds: float) -> Iterator[None]:
     while time.monotonic() < end:
         yield
         pause.wait(0.1)
+
+
+def test_a_cancelled_control_stops_calling_the_target(client) -> None:
+    """Nothing has been answered yet, and the client is gone all the same: the answer is not decoded to its end."""
+    tensors = decoder_tensors(f"~{PROMPT}", stream=False, tokens=240, num_draft_tokens=0)
+    start = engine_calls(client, names.TARGET)
+    with pytest.raises(RequestFailed):
+        list(client.send_tensors(tensors, model=names.DECODER, timeout_s=0.02))
+
+    assert settled(lambda: engine_calls(client, names.TARGET)) - start == 1
 
 
 def settled(count: Callable[[], int]) -> int:

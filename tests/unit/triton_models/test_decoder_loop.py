@@ -102,6 +102,20 @@ def test_calls_never_ask_for_more_than_is_left(seed, drafts, most) -> None:
     assert target.calls[0]["drafts"] == 0
 
 
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), longest=st.integers(1, 5), most=st.integers(1, 20), least=st.integers(0, 9))
+def test_no_call_of_the_target_alone_is_longer_than_allowed(seed, longest, most, least) -> None:
+    """Between two calls a request can be cancelled; how long they are does not show in the answer."""
+    model = TableModel(seed, VOCAB)
+    target = TableTarget(model, end_id=END)
+    alone = plan(num_draft_tokens=0, longest_call=longest, max_new_tokens=most, min_tokens=min(least, most))
+
+    answer = ids_of(DraftTargetLoop(PROMPT, alone, TableDraft(model), target))
+
+    assert greedy_answer(model, PROMPT.tolist(), most, END, min(least, most)) == answer
+    assert max(call["count"] for call in target.calls) <= longest
+
+
 def test_the_first_token_comes_from_one_target_call_without_drafts() -> None:
     """The first token leaves before the draft has been asked for anything."""
     model = TableModel(3, VOCAB)

@@ -234,6 +234,12 @@ def test_a_control_is_one_call_unless_something_could_end_or_show_it_earlier(inp
     assert slice_tokens == read(num_draft_tokens=[0], **inputs).plan.slice_tokens
 
 
+def test_a_call_is_no_longer_than_what_a_client_that_has_gone_may_cost() -> None:
+    """Eight slices, unless the engine keeps state over the call."""
+    assert read(num_draft_tokens=[0]).plan.longest_call == 64
+    assert read(repetition_penalty=[1.1]).plan.longest_call == 0
+
+
 def test_a_seed_of_64_bits_survives() -> None:
     """The largest seed is taken as it is."""
     assert read(seed=np.array([2**64 - 1], np.uint64)).plan.seed == 2**64 - 1

@@ -88,6 +88,8 @@ class Plan:
         min_tokens: The end token is not taken before the answer has this many tokens.
         slice_tokens: Tokens per call when the target is alone, after a first call of one token; 0 asks for the whole
             answer in one call.
+        longest_call: The most tokens of one call without drafts, so that a request that nobody waits for any more ends;
+            0 sets no limit.
         restartable: False when the target keeps state over the tokens of one call (penalties, grammars, beams), so
             that a second call would not continue the first exactly.
         end_is_kept: Whether the engines answer the end token as the last one. NVIDIA's leave it out: an answer that
@@ -100,6 +102,7 @@ class Plan:
     seed: int
     min_tokens: int = 0
     slice_tokens: int = 0
+    longest_call: int = 0
     restartable: bool = True
     end_is_kept: bool = True
 
@@ -278,6 +281,8 @@ class DraftTargetLoop:
         return Draft(ids=draft.ids[:count], logits=logits)
 
     def _extend(self, draft: Draft, count: int) -> Group:
+        if self._plan.longest_call and not draft.ids.size:
+            count = min(count, self._plan.longest_call)
         answer = self._target(
             self._buffer.ids,
             draft,

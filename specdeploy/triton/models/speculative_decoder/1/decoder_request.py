@@ -50,6 +50,9 @@ _TARGET_ONLY: Final = {
 }
 """Inputs that only the target is sent, and their names there."""
 
+_UNSTREAMED_SLICES: Final = 8
+"""Slices of a streamed control that one call of another request may make at most."""
+
 _STATEFUL: Final = frozenset(
     {*_NEUTRAL, *_SEQUENCES, "guided_decoding", "bad_words", "return_context_logits", "return_generation_logits"}
 )
@@ -181,7 +184,10 @@ def read_request(tensors: Mapping[str, Tensor], settings: Settings, *, fresh_see
         prompt_ids=prompt,
         prompt_text=_echo(inputs, settings),
         plan=dataclasses.replace(
-            plan, slice_tokens=settings.control_slice_tokens if sliced else 0, restartable=not stateful
+            plan,
+            slice_tokens=settings.control_slice_tokens if sliced else 0,
+            longest_call=0 if stateful else _UNSTREAMED_SLICES * settings.control_slice_tokens,
+            restartable=not stateful,
         ),
         sampled=sampled,
         use_draft_logits=_uses_draft_logits(inputs, settings, sampled=sampled),
