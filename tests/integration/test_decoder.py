@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import queue
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import tritonclient.grpc as grpcclient
 
 from specdeploy.config.schema import BuildConfig, DeployConfig, ModelConfig
 from specdeploy.deploy.metrics import parse_metrics
@@ -126,6 +128,7 @@ def serving(runtime, folder: Path, deployment: DeployConfig, **extra: str) -> It
             timeout_s=30,
         ) as connected,
     ):
+        connected.grpc_url = server.endpoints.grpc_url
         yield connected
 
 
@@ -330,6 +333,84 @@ def test_requests_are_counted_on_the_metrics_page(client) -> None:
     assert grown["specdeploy_draft_failures_total"] == 1
     assert grown["specdeploy_acceptance_length_count"] == 1
     assert after["specdeploy_draft_left_alone"] == 0
+
+
+def batch_of(prompts: list[str], *, stream: bool) -> list[grpcclient.InferInput]:
+    """Return the tensors of a request of several texts, as NVIDIA's clients shape them."""
+    rows = len(prompts)
+    values = {
+        "text_input": (np.array([[prompt.encode()] for prompt in prompts], object), "BYTES"),
+        "max_tokens": (np.array([[10 + 6 * row] for row in range(rows)], np.int32), "INT32"),
+        "stream": (np.full((rows, 1), stream), "BOOL"),
+        "stop_words": (np.full((rows, 1), b"", object), "BYTES"),
+        "bad_words": (np.array([[b""] if row else [b"!"] for row in range(rows)], object), "BYTES"),
+        "beam_width": (np.full((rows, 1), 1, np.int32), "INT32"),
+        "return_log_probs": (np.full((rows, 1), True), "BOOL"),
+    }
+    tensors = []
+    for name, (data, datatype) in values.items():
+        tensors.append(grpcclient.InferInput(name, list(data.shape), datatype))
+        tensors[-1].set_data_from_numpy(data)
+    return tensors
+
+
+def batch_answers(client, prompts: list[str], *, stream: bool) -> list[grpcclient.InferResult]:
+    """Send one request over a gRPC stream and return its responses; an error is raised."""
+    answers: queue.SimpleQueue = queue.SimpleQueue()
+    with grpcclient.InferenceServerClient(client.grpc_url) as connection:
+        connection.start_stream(lambda result, error: answers.put((result, error)))
+        connection.async_stream_infer(
+            names.BLS, batch_of(prompts, stream=stream), request_id="batch", enable_empty_final_response=True
+        )
+        results = []
+        while not (results and results[-1].get_response().parameters["triton_final_response"].bool_param):
+            result, error = answers.get(timeout=30)
+            if error is not None:
+                raise RequestFailed("model_error", str(error))
+            results.append(result)
+        connection.stop_stream()
+    return [result for result in results if result.as_numpy("output_ids") is not None]
+
+
+BATCH = [PROMPT, f"{PROMPT} and so on", "a"]
+
+
+def test_a_request_of_several_texts_gets_one_response_with_a_row_for_each(client) -> None:
+    """Each row is what the text would get alone, filled up to the longest."""
+    (answer,) = batch_answers(client, BATCH, stream=False)
+    lengths = answer.as_numpy("sequence_length").reshape(-1).tolist()
+    ids, texts = answer.as_numpy("output_ids"), answer.as_numpy("text_output")
+
+    for row, prompt in enumerate(BATCH):
+        expected = reference(prompt, 10 + 6 * row)
+        assert ids[row, : lengths[row]].tolist() == expected
+        assert texts[row, 0].decode() == text_of(expected)
+    assert answer.as_numpy("batch_index").tolist() == [[0], [1], [2]]
+    assert answer.as_numpy("total_draft_tokens").min() > 0
+
+
+def test_a_stream_of_several_texts_says_whose_each_response_is(client) -> None:
+    """The rows' responses come as they are made; joined, each row's are its text's own answer."""
+    ids: dict[int, list[int]] = {}
+    for response in batch_answers(client, BATCH, stream=True):
+        ids.setdefault(response.as_numpy("batch_index").item(), []).extend(response.as_numpy("output_ids")[0].tolist())
+
+    assert ids == {row: reference(prompt, 10 + 6 * row) for row, prompt in enumerate(BATCH)}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_text_that_cannot_be_answered_fails_its_request_once(client, stream) -> None:
+    """There is no answer of a part of a batch, and the slots of the others are free again."""
+    with pytest.raises(RequestFailed, match="out of memory, says the test"):
+        batch_answers(client, [PROMPT, f"#{PROMPT}", "a"], stream=stream)
+
+    assert list(client.generate_http(ask()).ids) == reference(PROMPT, 40)
+
+
+def test_more_texts_than_are_decoded_at_once_are_refused(client) -> None:
+    """Triton says so."""
+    with pytest.raises(RequestFailed, match="batch-size must be <= 4"):
+        batch_answers(client, [PROMPT] * (SLOTS + 1), stream=False)
 
 
 def test_a_failing_target_fails_its_request_only(client) -> None:

@@ -42,8 +42,9 @@ class Tensor:
 class InferenceResponse:
     """An answer, or what went wrong."""
 
-    def __init__(self, outputs: Mapping[str, np.ndarray] | None, error: str = "") -> None:
-        self._outputs, self._error = outputs or {}, error
+    def __init__(self, output_tensors: list[Tensor] | None = None, error: str = "") -> None:
+        self.outputs = {tensor.name(): tensor.as_numpy() for tensor in output_tensors or ()}
+        self._error = error
 
     def has_error(self) -> bool:
         """Say whether something went wrong."""
@@ -55,7 +56,7 @@ class InferenceResponse:
 
     def output_tensors(self) -> list[Tensor]:
         """Return the outputs."""
-        return [Tensor(name, array) for name, array in self._outputs.items()]
+        return [Tensor(name, array) for name, array in self.outputs.items()]
 
 
 class InferenceRequest:
@@ -73,8 +74,8 @@ class InferenceRequest:
         try:
             outputs = MODELS[self.model_name](self.inputs)
         except ValueError as error:
-            return InferenceResponse(None, str(error))
-        return InferenceResponse({name: outputs[name] for name in self.options["requested_output_names"]})
+            return InferenceResponse(error=str(error))
+        return InferenceResponse([Tensor(name, outputs[name]) for name in self.options["requested_output_names"]])
 
 
 METRICS: dict[tuple[str, ...], float] = {}
@@ -128,6 +129,9 @@ def install() -> None:
     module.PreferredMemory = lambda *_: None
     module.TRITONSERVER_MEMORY_CPU = 0
     sys.modules[module.__name__] = module
+    module.InferenceResponse = InferenceResponse
+    module.TritonError = lambda message, _code: message
+    module.TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
     module.MetricFamily = MetricFamily
     module.Logger = types.SimpleNamespace(log_info=lambda _: None)
     METRICS.clear()

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 # Triton's own classes carry no types.
 InferenceRequest: TypeAlias = Any
 InferenceResponse: TypeAlias = Any
-ResponseSender: TypeAlias = Any
 
 # What an engine that drafts on its own says of one call.
 _REPORTED: Final = ("total_draft_tokens", "total_accepted_draft_tokens")
