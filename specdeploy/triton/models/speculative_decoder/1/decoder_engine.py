@@ -1,8 +1,10 @@
 """The two engines as callables, over requests that Triton passes on to their models.
 
 Each call is one request with one response: ``exec()``, never ``exec(decoupled=True)``, whose response iterator is
-freed in a way that brings the process down on Triton before 24.12 (python_backend PR 390). Knows the engines' tensors;
-knows nothing of the loop and of the client's request beyond what it was given to pass on.
+freed in a way that brings the process down on Triton before 24.12 (python_backend PR 390). Nor do calls carry the
+client's trace: ``execute`` has returned by then, and Triton 2.51 with tracing on dies of a call that does.
+
+Knows the engines' tensors; knows nothing of the loop and of the client's request beyond what it was given to pass on.
 """
 
 from __future__ import annotations
