@@ -20,6 +20,7 @@ _COUNTS: Final = {
     "max_inflight": 1,
     "max_seq_len": 2,
     "control_slice_tokens": 1,
+    "draft_timeout_ms": 1,
     "ngram_size": 1,
 }
 _FLAGS: Final = ("use_draft_logits", "exclude_input_in_output")

@@ -88,6 +88,8 @@ class Plan:
         min_tokens: The end token is not taken before the answer has this many tokens.
         slice_tokens: Tokens per call when the target is alone, after a first call of one token; 0 asks for the whole
             answer in one call.
+        longest_call: The most tokens of one call without drafts, so that a request that nobody waits for any more ends;
+            0 sets no limit.
         restartable: False when the target keeps state over the tokens of one call (penalties, grammars, beams), so
             that a second call would not continue the first exactly.
         end_is_kept: Whether the engines answer the end token as the last one. NVIDIA's leave it out: an answer that
@@ -100,6 +102,7 @@ class Plan:
     seed: int
     min_tokens: int = 0
     slice_tokens: int = 0
+    longest_call: int = 0
     restartable: bool = True
     end_is_kept: bool = True
 
@@ -185,7 +188,8 @@ class DraftTargetLoop:
     """Iterates over the verified groups of one request; the consumer stops it early by not asking for more.
 
     The first target call carries no draft: its single token is the answer's first and can leave at once. Then, each
-    round, the draft proposes and the target verifies. When the draft fails, the target finishes alone.
+    round, the draft proposes and the target verifies. When the draft fails, or the target refuses what it proposed, the
+    target finishes alone.
 
     Args:
         prompt: Token ids of the prompt, at least one.
@@ -207,7 +211,7 @@ class DraftTargetLoop:
         """Yield groups until one carries a finish reason.
 
         Raises:
-            EngineFault: The target failed, or answered nothing, or more than it was asked for.
+            EngineFault: The target failed without drafts, or answered nothing, or more than it was asked for.
         """
         group = self._extend(NO_DRAFT, self._first_count())
         yield group
@@ -226,6 +230,11 @@ class DraftTargetLoop:
         return self._plan.max_new_tokens - self._generated
 
     @property
+    def _missing(self) -> int:
+        """How many tokens must come before the end token may; not above 0 when it may come now."""
+        return self._plan.min_tokens - self._generated
+
+    @property
     def _speculating(self) -> bool:
         return self._plan.num_draft_tokens > 0 and not self._draft_failure
 
@@ -235,7 +244,13 @@ class DraftTargetLoop:
     def _next_group(self) -> Group:
         draft = self._propose() if self._speculating else NO_DRAFT
         if self._speculating:
-            return self._extend(draft, draft.ids.size + 1)
+            try:
+                return self._extend(draft, draft.ids.size + 1)
+            except EngineFault as error:
+                if not draft.ids.size:
+                    raise
+                # Ids or logits of another vocabulary, say. Whose fault it was shows when the target is asked alone.
+                self._draft_failure = f"its drafts were not verified: {error}"
         return self._extend(NO_DRAFT, min(self._plan.slice_tokens or self._remaining, self._remaining))
 
     def _draft_length(self) -> int:
@@ -245,10 +260,15 @@ class DraftTargetLoop:
         positions of one verify step; groups that lie wholly before or after it are exact on all of them.
         """
         length = min(self._plan.num_draft_tokens, self._remaining - 1)
-        missing = self._plan.min_tokens - self._generated
-        return min(length, missing - 1) if missing > 0 else length
+        return min(length, self._missing - 1) if self._missing > 0 else length
 
     def _propose(self) -> Draft:
+        """Ask the draft for tokens.
+
+        While the end token may not come, the logits stay behind: the draft drew with the end token among its choices
+        and the target verifies without it, so that rejection sampling would compare with other probabilities than were
+        drawn from. Without logits the target matches tokens, which is exact for any draft.
+        """
         count = self._draft_length()
         if count < 1:
             return NO_DRAFT
@@ -257,16 +277,18 @@ class DraftTargetLoop:
         except EngineFault as error:
             self._draft_failure = str(error)
             return NO_DRAFT
-        logits = None if draft.logits is None else draft.logits[:count]
+        logits = None if draft.logits is None or self._missing > 0 else draft.logits[:count]
         return Draft(ids=draft.ids[:count], logits=logits)
 
     def _extend(self, draft: Draft, count: int) -> Group:
+        if self._plan.longest_call and not draft.ids.size:
+            count = min(count, self._plan.longest_call)
         answer = self._target(
             self._buffer.ids,
             draft,
             count,
             seed=derive_seed(self._plan.seed, self._round, _TARGET_ROLE),
-            min_tokens=min(max(self._plan.min_tokens - self._generated, 0), count),
+            min_tokens=min(max(self._missing, 0), count),
         )
         answer = self._checked(answer, count)
         self._buffer.append(answer.ids)

@@ -50,6 +50,9 @@ _TARGET_ONLY: Final = {
 }
 """Inputs that only the target is sent, and their names there."""
 
+_UNSTREAMED_SLICES: Final = 8
+"""Slices of a streamed control that one call of another request may make at most."""
+
 _STATEFUL: Final = frozenset(
     {*_NEUTRAL, *_SEQUENCES, "guided_decoding", "bad_words", "return_context_logits", "return_generation_logits"}
 )
@@ -99,6 +102,10 @@ class DecodeRequest:
     target_inputs: Mapping[str, Tensor]
     pass_through: tuple[str, ...]
     engine_speculates: bool = False
+
+    def without_drafts(self, reason: str) -> DecodeRequest:
+        """Return the request as the target decodes it alone, and why it has to."""
+        return dataclasses.replace(self, plan=dataclasses.replace(self.plan, num_draft_tokens=0), bypass_reason=reason)
 
     @property
     def longest_draft(self) -> int:
@@ -177,7 +184,10 @@ def read_request(tensors: Mapping[str, Tensor], settings: Settings, *, fresh_see
         prompt_ids=prompt,
         prompt_text=_echo(inputs, settings),
         plan=dataclasses.replace(
-            plan, slice_tokens=settings.control_slice_tokens if sliced else 0, restartable=not stateful
+            plan,
+            slice_tokens=settings.control_slice_tokens if sliced else 0,
+            longest_call=0 if stateful else _UNSTREAMED_SLICES * settings.control_slice_tokens,
+            restartable=not stateful,
         ),
         sampled=sampled,
         use_draft_logits=_uses_draft_logits(inputs, settings, sampled=sampled),
@@ -252,11 +262,11 @@ def _prompt(inputs: _Inputs) -> Ids:
 
 
 def _is_sampled(inputs: _Inputs) -> bool:
-    """Tell whether tokens are drawn: TensorRT-LLM is greedy unless top_k > 1 or top_p > 0, and at temperature 0."""
+    """Tell whether tokens are drawn: TensorRT-LLM is greedy at top_k 1, at temperature 0, and without either limit."""
     top_k = inputs.number("top_k", 0, least=0)
     top_p = inputs.number("top_p", 0.0, least=0, most=1)
     temperature = inputs.number("temperature", 1.0, least=0)
-    return bool((top_k > 1 or top_p > 0) and temperature > 0)
+    return bool((top_k > 1 or (top_p > 0 and top_k != 1)) and temperature > 0)
 
 
 def _uses_draft_logits(inputs: _Inputs, settings: Settings, *, sampled: bool) -> bool:

@@ -27,6 +27,7 @@ class Settings:
         max_draft_tokens: The most that a request may ask for; 0 is no limit.
         ngram_size: Drafts are looked up in the text: what followed its last tokens before, at most this many of them;
             0 does not.
+        draft_timeout_ms: Longest time that one call to the draft engine may take before the target goes on alone.
         fast_logits: The draft's logits stay on the GPUs, and what it answers in their place is handed on unread.
         engine_speculates: Method by which the engine drafts on its own; empty when the decoder drafts.
         engine_reports: Whether such an engine says what was drafted and accepted.
@@ -45,6 +46,7 @@ class Settings:
     num_draft_tokens: int
     max_draft_tokens: int = 0
     ngram_size: int = 0
+    draft_timeout_ms: int = 10_000
     fast_logits: bool = False
     engine_speculates: str = ""
     engine_reports: bool = False
@@ -76,6 +78,7 @@ def read_settings(parameters: Mapping[str, Mapping[str, str]]) -> Settings:
         num_draft_tokens=_number(values, "num_draft_tokens", least=0),
         max_draft_tokens=_number(values, "max_draft_tokens", least=0, default="0"),
         ngram_size=_number(values, "ngram_size", least=0, default="0"),
+        draft_timeout_ms=_number(values, "draft_timeout_ms", least=1, default="10000"),
         fast_logits=_flag(values, "fast_logits", default=False),
         engine_speculates=values.get("engine_speculates", ""),
         engine_reports=_flag(values, "engine_reports", default=False),
