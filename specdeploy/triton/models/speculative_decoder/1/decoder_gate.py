@@ -22,6 +22,8 @@ _TRIAL_TOKENS_EACH: Final = 16
 _FIRST_S: Final = 1.0
 _LEAST_S: Final = 4.0
 _MOST_S: Final = 120.0
+#: How many times as slow as usual a trial is given up as lost.
+_LOST: Final = 1.3
 #: A trial that gets no tokens, since the load went away, is given up.
 _GIVE_UP_S: Final = 10.0
 
@@ -96,9 +98,15 @@ class Gate:
         self._paces[speculated].add(seconds, tokens, memory=4 * wanted)
         if self._trying and speculated == self.speculates:
             self._tried.add(seconds, tokens, memory=float("inf"))
-            if self._tried.tokens >= wanted:
+            if self._tried.tokens >= wanted or self._is_lost(wanted):
                 self._paces[speculated] = self._tried
                 self._end_trial(now_s)
+
+    def _is_lost(self, wanted: int) -> bool:
+        """Say whether a trial is so much slower that the rest of it would only cost time."""
+        usual, tried = self._paces[self._speculates].token_s, self._tried.token_s
+        enough = self._tried.tokens >= wanted / 8
+        return enough and usual is not None and tried is not None and tried > _LOST * usual
 
     def _end_trial(self, now_s: float) -> None:
         usual, other = (self._paces[way].token_s for way in (self._speculates, not self._speculates))
