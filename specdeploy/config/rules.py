@@ -109,7 +109,7 @@ def _drafting(config: DeployConfig) -> Iterator[Finding]:
     for key in ("adaptive", "draft_len_schedule"):
         if getattr(speculation, key):
             message = (
-                f"{key} is of our decoder, and {speculation.method} of the profile {config.profile} drafts without"
+                f"{key} is for drafts of our decoder, and {speculation.method} ({config.profile}) drafts without it"
             )
             yield _error("config.needless-key", f"speculation.{key}", message, "Leave it out.")
 
