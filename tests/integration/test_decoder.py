@@ -546,3 +546,23 @@ def test_requests_beyond_the_slots_wait_and_all_are_answered(client) -> None:
         answers = list(pool.map(one, range(24)))
 
     assert [reference(prompt, 12) for prompt in prompts] == answers
+
+
+def test_adaptive_drafts_change_how_fast_an_answer_comes_and_nothing_else(triton_runtime, tmp_path) -> None:
+    """With a schedule and lengths that follow what is measured, answers are the target's; what is pinned is drafted."""
+    base = config()
+    speculation = dataclasses.replace(base.speculation, adaptive=True, draft_len_schedule=("1: 3", "3: 0"))
+    deployment = dataclasses.replace(base, speculation=speculation)
+    with serving(triton_runtime, tmp_path, deployment) as adaptive, ThreadPoolExecutor(2 * SLOTS) as pool:
+        alone = adaptive.generate_http(ask())
+        # Each has its own place in the crowd, so that some are drafted for and some are not, as others come and go.
+        crowd = list(pool.map(lambda _: adaptive.generate_grpc(ask()), range(6 * SLOTS)))
+        pinned = list(pool.map(lambda _: adaptive.generate_grpc(ask(num_draft_tokens=2)), range(2 * SLOTS)))
+
+    ids = reference(PROMPT, 40)
+    assert all(list(answer.ids) == ids for answer in (alone, *crowd, *pinned))
+    assert alone.num_spec_steps > 0
+    assert {answer.bypass_reason for answer in crowd} <= {"", "draft_len_schedule", "low_acceptance", "not_faster"}
+    assert "draft_len_schedule" in {answer.bypass_reason for answer in crowd}
+    assert all(answer.bypass_reason == "" and len(answer.histogram) == 3 for answer in pinned)
+    assert all(answer.total_draft_tokens > answer.num_spec_steps for answer in pinned)

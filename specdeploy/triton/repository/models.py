@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from specdeploy.config.draft_lengths import parse_draft_lengths
 from specdeploy.config.rules import PAIRS
 from specdeploy.triton.pbtxt import EnsembleStep, InstanceGroup, ModelConfig, Queue, Tensor
 from specdeploy.triton.repository import names
@@ -160,6 +161,8 @@ _DECODER_COMMENTS: Final = {
     "num_draft_tokens": "Drafted each round unless the request says otherwise; a request's 0 is the control.",
     "max_draft_tokens": "The engine was built for this many.",
     "use_draft_logits": "Sampled requests: rejection sampling on the draft's logits, not matching of tokens.",
+    "adaptive_drafts": "Requests that name no number draft as much as pays.",
+    "draft_len_schedule": "requests:drafts: from so many requests decoded at once, at most so many drafts.",
     "max_batch_size": "The most texts of one request, each decoded by itself. What is decoded at once is max_inflight.",
     "max_inflight": "Requests decoded at once; more of them wait.",
     "max_seq_len": "Longest prompt plus answer, in tokens, that the engines were built for.",
@@ -257,9 +260,16 @@ def _drafting_parameters(config: DeployConfig, target: EngineFacts) -> dict[str,
         "num_draft_tokens": str(speculation.num_draft_tokens),
         **({"max_draft_tokens": str(target.max_draft_len)} if target.max_draft_len else {}),
         "use_draft_logits": _flag(speculation.use_draft_logits and speculation.method in PAIRS),
+        **({"adaptive_drafts": "true"} if speculation.adaptive else {}),
+        **({"draft_len_schedule": _schedule(config)} if speculation.draft_len_schedule else {}),
         **({"ngram_size": str(speculation.ngram_size)} if _looks_up(config) else {}),
         **({"fast_logits": "true"} if speculation.fast_logits else {}),
     }
+
+
+def _schedule(config: DeployConfig) -> str:
+    entries = parse_draft_lengths(config.speculation.draft_len_schedule, config.speculation.num_draft_tokens)
+    return ",".join(f"{requests}:{drafts}" for requests, drafts in entries)
 
 
 def reports_drafts(release: str) -> bool:

@@ -86,6 +86,8 @@ class DecodeRequest:
         target_inputs: Further tensors for the target engine.
         pass_through: Outputs of the target that are answered unread.
         engine_speculates: The engine drafts on its own.
+        pinned: Every round drafts as the plan says: the request named its number of drafts, or a seed, and what a seed
+            draws depends on the rounds.
     """
 
     prompt_ids: Ids
@@ -102,6 +104,7 @@ class DecodeRequest:
     target_inputs: Mapping[str, Tensor]
     pass_through: tuple[str, ...]
     engine_speculates: bool = False
+    pinned: bool = False
 
     def without_drafts(self, reason: str) -> DecodeRequest:
         """Return the request as the target decodes it alone, and why it has to."""
@@ -200,6 +203,7 @@ def read_request(tensors: Mapping[str, Tensor], settings: Settings, *, fresh_see
         target_inputs={**shared, **_target_inputs(inputs)},
         pass_through=tuple(name for name in ("context_logits", "generation_logits") if inputs.flag(f"return_{name}")),
         engine_speculates=bool(settings.engine_speculates),
+        pinned=inputs.given("num_draft_tokens") is not None or (sampled and inputs.given("seed") is not None),
     )
 
 
@@ -304,6 +308,7 @@ def _plan(inputs: _Inputs, settings: Settings, prompt: Ids, *, speculate: bool, 
         seed=fresh_seed if seed is None else int(seed),
         min_tokens=min(inputs.integer("min_tokens", 0, least=0), most),
         end_is_kept=settings.stand_in,
+        paused_tokens=settings.control_slice_tokens,
     )
 
 

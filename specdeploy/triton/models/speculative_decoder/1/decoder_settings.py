@@ -33,6 +33,8 @@ class Settings:
         engine_reports: Whether such an engine says what was drafted and accepted.
         engine_input_names: The decoder's name of an input -> the engines' name, where they differ.
         use_draft_logits: Whether sampled requests are verified by rejection sampling on the draft's logits.
+        adaptive: Draft lengths follow what is accepted and what rounds take.
+        draft_len_schedule: (requests, drafts): from so many requests decoded at once, at most so many drafts.
         max_inflight: Requests decoded at once.
         max_seq_len: Longest prompt plus answer, in tokens.
         control_slice_tokens: Tokens per target call of a streamed answer without drafts.
@@ -52,6 +54,8 @@ class Settings:
     engine_reports: bool = False
     engine_input_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     use_draft_logits: bool = True
+    adaptive: bool = False
+    draft_len_schedule: tuple[tuple[int, int], ...] = ()
     max_inflight: int
     max_seq_len: int
     control_slice_tokens: int = 16
@@ -84,6 +88,8 @@ def read_settings(parameters: Mapping[str, Mapping[str, str]]) -> Settings:
         engine_reports=_flag(values, "engine_reports", default=False),
         engine_input_names=_pairs(values, "engine_input_names"),
         use_draft_logits=_flag(values, "use_draft_logits", default=True),
+        adaptive=_flag(values, "adaptive_drafts", default=False),
+        draft_len_schedule=_schedule(values, "draft_len_schedule"),
         max_inflight=_number(values, "max_inflight", least=1),
         max_seq_len=_number(values, "max_seq_len", least=2),
         control_slice_tokens=_number(values, "control_slice_tokens", least=1, default="16"),
@@ -116,6 +122,14 @@ def _pairs(values: Mapping[str, str], key: str) -> dict[str, str]:
     if not all(ours and theirs for ours, _, theirs in pairs):
         raise SettingsError(f"parameter {key!r} of config.pbtxt is {values[key]!r}; it must be ours=theirs,...")
     return {ours: theirs for ours, _, theirs in pairs}
+
+
+def _schedule(values: Mapping[str, str], key: str) -> tuple[tuple[int, int], ...]:
+    """Read ``requests:drafts,...``."""
+    pairs = [entry.partition(":") for entry in values.get(key, "").split(",") if entry]
+    if not all(left.isdecimal() and right.isdecimal() for left, _, right in pairs):
+        raise SettingsError(f"parameter {key!r} of config.pbtxt is {values[key]!r}; it must be requests:drafts,...")
+    return tuple((int(left), int(right)) for left, _, right in pairs)
 
 
 def _flag(values: Mapping[str, str], key: str, *, default: bool) -> bool:

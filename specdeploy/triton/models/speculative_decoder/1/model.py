@@ -25,6 +25,7 @@ from decoder_loop import DraftTargetLoop, EngineFault
 from decoder_metrics import DraftMetrics
 from decoder_ngram import NgramDraft
 from decoder_outputs import response_outputs
+from decoder_policy import DraftPolicy
 from decoder_reply import Reply
 from decoder_request import RequestError, read_request
 from decoder_settings import read_settings
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from decoder_answer import Response
     from decoder_engine import InferenceRequest
-    from decoder_loop import DraftEngine
+    from decoder_loop import DraftEngine, Pace
     from decoder_request import DecodeRequest
 
 
@@ -55,6 +56,7 @@ class TritonPythonModel:
         self._breaker = DraftBreaker()
         self._in_time = DeadlineCaller(self._settings.draft_timeout_ms / 1000, most=2 * self._settings.max_inflight)
         self._metrics = DraftMetrics(args)
+        self._policy = DraftPolicy(adaptive=self._settings.adaptive, schedule=self._settings.draft_len_schedule)
         if self._settings.stand_in:
             pb_utils.Logger.log_warn("the engines of this deployment are CPU stand-ins for TensorRT-LLM's")
 
@@ -91,10 +93,14 @@ class TritonPythonModel:
         self._refuse_undeclared(decoding)
         if decoding.plan.num_draft_tokens and not self._breaker.allows():
             decoding = decoding.without_drafts("draft_unavailable")
+        with self._policy.request(pinned=decoding.pinned) as pace:
+            self._answer(request, reply, row, decoding, pace)
+
+    def _answer(self, request: InferenceRequest, reply: Reply, row: int, decoding: DecodeRequest, pace: Pace) -> None:
         wanted = set(request.requested_output_names())
         name = request.request_id()
         draft, target = self._draft(decoding, name), TritonTarget(self._settings, decoding, name)
-        loop = DraftTargetLoop(decoding.prompt_ids, decoding.plan, draft, target)
+        loop = DraftTargetLoop(decoding.prompt_ids, decoding.plan, draft, target, pace)
         for response in respond(loop, decoding, self._vocabulary, reply.cancelled):
             if response.final:
                 self._note(loop.draft_failure, response)
