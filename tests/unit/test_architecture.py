@@ -23,6 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "config.leaves",
             "config.values",
             "config.document",
+            "config.draft_lengths",
             "config.rules",
             "config.gate_defaults",
             "checkpoint.info",
