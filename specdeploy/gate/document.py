@@ -130,16 +130,27 @@ class LoadDocument:
             ConfigError: What stands there are no ratios.
         """
         where = f"the ratios of {metric} at {point}"
-        compared = self._compared(point)
-        if compared is None:
-            return ()
-        nested = compared if metric == "output_token_throughput" else compared.get(f"{metric}_ratio")
-        if nested is None or _mapping(nested, where).get("ratios") is None:
+        nested = self._ratio(metric, point)
+        if nested.get("ratios") is None:
             return ()
         ratios = tuple(_number(ratio, where) for ratio in _typed(nested, "ratios", list))
         if not all(ratios):
             raise ConfigError(f"load report: {where} hold 0", hint=_HINT)
         return ratios
+
+    def control_first(self, metric: str, point: LoadPoint) -> tuple[bool, ...]:
+        """Return of each of `paired_ratios` whether the control was measured first; empty where nobody told.
+
+        Raises:
+            ConfigError: What stands there does not say so of each ratio.
+        """
+        nested = self._ratio(metric, point)
+        if nested.get("control_first") is None:
+            return ()
+        first = _typed(nested, "control_first", list)
+        if not all(isinstance(one, bool) for one in first) or len(first) not in {0, len(nested.get("ratios") or ())}:
+            raise ConfigError(f"load report: control_first of {metric} at {point} is {first!r}", hint=_HINT)
+        return tuple(first)
 
     @property
     def outputs(self) -> Outputs | None:
@@ -173,6 +184,12 @@ class LoadDocument:
             if (data.get("arm"), _measured(data).key) == (arm, point.key):
                 return data
         return None
+
+    def _ratio(self, metric: str, point: LoadPoint) -> dict[str, Any]:
+        """Return the ratio of the arms by a metric under a load; empty where there is none."""
+        compared = self._compared(point) or {}
+        nested = compared if metric == "output_token_throughput" else compared.get(f"{metric}_ratio")
+        return _mapping(nested or {}, f"the ratios of {metric} at {point}")
 
     def _compared(self, point: LoadPoint) -> dict[str, Any] | None:
         """Return what the comparison of the arms under a load came to."""

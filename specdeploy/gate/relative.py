@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from specdeploy.bench.abba import mean_log
 from specdeploy.bench.metrics import METRICS
 from specdeploy.gate.baseline import differing_words
 from specdeploy.gate.fingerprint import differences, fingerprint_of
@@ -92,12 +93,15 @@ def _with_control(rule: Rule, document: LoadDocument, evidence: Evidence, point:
     if len(ratios) < LEAST_PAIRS:
         reason = f"{where} was compared in {len(ratios)} usable pair(s); {LEAST_PAIRS} are the least (load.pairs)."
         return _Comparison(rule=rule, point=point, verdict=_early(rule, point, "undecided", reason))
-    change = of_pairs(ratios, higher_is_better=rule.wants_more, allowed=rule.allowed, confidence=evidence.confidence)
+    first = document.control_first(rule.metric, point)
+    change = of_pairs(
+        ratios, first, higher_is_better=rule.wants_more, allowed=rule.allowed, confidence=evidence.confidence
+    )
     return _Comparison(
         rule=dataclasses.replace(rule, unit="x"),
         point=point,
         change=change,
-        value=math.exp(math.fsum(math.log(ratio) for ratio in ratios) / len(ratios)),
+        value=math.exp(mean_log(ratios, first).mean),
         source="the control",
         independent=len(ratios),
     )
