@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from specdeploy.bench.metrics import METRICS
+from specdeploy.bench.paired import CONFIDENCE
 from specdeploy.bench.records import ARMS, LoadPoint
 from specdeploy.errors import ConfigError
 from specdeploy.gate.units import convert
@@ -42,6 +43,7 @@ class Interval:
     ci_low: float | None
     ci_high: float | None
     pairs: int
+    confidence: float = CONFIDENCE
 
 
 class LoadDocument:
@@ -66,6 +68,15 @@ class LoadDocument:
         self.created = str(data.get("created", ""))
         #: The document itself, for those who look at what was measured rather than at numbers.
         self.data = data
+
+    @property
+    def looks(self) -> int:
+        """How often the run was looked at: once, and once after each part that was added to it.
+
+        Raises:
+            ConfigError: What stands there are no parts.
+        """
+        return 1 + len(_typed({"repeats": [], **self.data}, "repeats", list))
 
     @property
     def points(self) -> tuple[LoadPoint, ...]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Status: TypeAlias = Literal["pass", "fail", "undecided", "not_measured", "not_comparable"]
 
-SCHEMA_VERSION: Final = "1.1"
+SCHEMA_VERSION: Final = "1.2"
 #: Of several statuses the first of these is the verdict.
 WORST_FIRST: Final[tuple[Status, ...]] = ("fail", "not_comparable", "not_measured", "undecided", "pass")
 
@@ -39,6 +39,8 @@ class RuleVerdict:
         reason: One sentence.
 
         numbers: What the decision was made by, as plain data.
+
+        more_decides: Whether it is open for lack of data only, which more of the same load brings.
     """
 
     rule: Rule
@@ -48,6 +50,7 @@ class RuleVerdict:
     point: LoadPoint | None
     reason: str
     numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    more_decides: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return an entry of ``rules`` in ``gate.json``."""
@@ -68,6 +71,7 @@ class RuleVerdict:
             "limit": self.limit,
             "unit": self.rule.unit,
             "reason": self.reason,
+            "more_decides": self.more_decides,
             "numbers": dict(self.numbers),
         }
 
@@ -80,10 +84,16 @@ class Verdict:
         rules: One for each, in order.
 
         confidence: By which it was decided.
+
+        look: How often the run was looked at, while it grew.
+
+        share: Which share of the rate of errors this look may spend; 1 where it is the only one.
     """
 
     rules: tuple[RuleVerdict, ...]
     confidence: float
+    look: int = 1
+    share: float = 1.0
 
     @property
     def status(self) -> Status:
@@ -104,6 +114,9 @@ class Verdict:
             "status": self.status,
             "exit_code": self.exit_code,
             "confidence": self.confidence,
+            "look": self.look,
+            "share_of_errors": self.share,
+            "repeats": None,
             "rules": [rule.to_dict() for rule in self.rules],
         }
 
@@ -125,8 +138,11 @@ def worst_of(verdicts: Sequence[RuleVerdict]) -> RuleVerdict:
 
 def distrusted(verdict: RuleVerdict, document: LoadDocument) -> RuleVerdict:
     """Turn a pass of a run that is partial or degraded into undecided; a failure stays a failure."""
-    if verdict.status != "pass" or not (document.partial or document.degraded):
+    if not (document.partial or document.degraded):
         return verdict
+    if verdict.status != "pass":
+        # What is added to such a run does not mend it.
+        return dataclasses.replace(verdict, more_decides=False)
     why = f"partial ({document.stop_reason})" if document.partial else "degraded by its own load generator"
     return dataclasses.replace(verdict, status="undecided", reason=f"{verdict.reason[:-1]}, but the run is {why}.")
 

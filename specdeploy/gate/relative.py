@@ -13,6 +13,7 @@ from specdeploy.gate.fingerprint import differences, fingerprint_of
 from specdeploy.gate.limits import not_measured
 from specdeploy.gate.outcome import RuleVerdict, amount, distrusted, place_of, worst_of
 from specdeploy.gate.regression import centre_of, decide, holm, of_pairs, of_runs
+from specdeploy.gate.repeats import LEAST_PAIRS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from specdeploy.gate.regression import Change, Decision
     from specdeploy.gate.rules import Rule
 
-#: Interleaved pairs without which a difference of arms is not decided (``make bench`` has what five of them catch).
-LEAST_PAIRS: Final = 5
 _UPDATE: Final = "`specdeploy gate baseline update`"
 _STATUS: Final[dict[Decision, Status]] = {
     "pass": "pass",
@@ -60,13 +59,14 @@ def judge_relative(rules: Sequence[Rule], document: LoadDocument, evidence: Evid
     compared = [[_compare(rule, document, evidence, point) for point in _points(rule, document)] for rule in rules]
     tested = [one for of_rule in compared for one in of_rule if one.change is not None]
     adjusted: dict[int, float] = {}
+    confidence = evidence.at_this_look(evidence.confidence)
     for advisory in (False, True):
         family = [one for one in tested if one.rule.advisory == advisory]
         ps = holm([one.change.p for one in family if one.change is not None])
         adjusted |= {id(one): p for one, p in zip(family, ps, strict=True)}
     verdicts = []
     for rule, of_rule in zip(rules, compared, strict=True):
-        found = [_weighed(one, adjusted.get(id(one), 1.0), evidence.confidence) for one in of_rule]
+        found = [_weighed(one, adjusted.get(id(one), 1.0), confidence) for one in of_rule]
         nothing = _early(rule, None, "not_measured", "the run has no load at all.")
         verdicts.append(distrusted(worst_of(found), document) if found else nothing)
     return tuple(verdicts)
@@ -92,11 +92,11 @@ def _with_control(rule: Rule, document: LoadDocument, evidence: Evidence, point:
         return _Comparison(rule=rule, point=point, verdict=_early(rule, point, "not_measured", reason))
     if len(ratios) < LEAST_PAIRS:
         reason = f"{where} was compared in {len(ratios)} usable pair(s); {LEAST_PAIRS} are the least (load.pairs)."
-        return _Comparison(rule=rule, point=point, verdict=_early(rule, point, "undecided", reason))
+        early = dataclasses.replace(_early(rule, point, "undecided", reason), more_decides=True)
+        return _Comparison(rule=rule, point=point, verdict=early)
     first = document.control_first(rule.metric, point)
-    change = of_pairs(
-        ratios, first, higher_is_better=rule.wants_more, allowed=rule.allowed, confidence=evidence.confidence
-    )
+    confidence = evidence.at_this_look(evidence.confidence)
+    change = of_pairs(ratios, first, higher_is_better=rule.wants_more, allowed=rule.allowed, confidence=confidence)
     return _Comparison(
         rule=dataclasses.replace(rule, unit="x"),
         point=point,
@@ -126,9 +126,8 @@ def _with_baseline(rule: Rule, document: LoadDocument, evidence: Evidence, point
     if value is None or early is not None:
         kept = early and dataclasses.replace(early, value=value)
         return _Comparison(rule=rule, point=point, verdict=kept)
-    change = of_runs(
-        value, runs, higher_is_better=rule.wants_more, allowed=rule.allowed, confidence=evidence.confidence
-    )
+    confidence = evidence.at_this_look(evidence.confidence)
+    change = of_runs(value, runs, higher_is_better=rule.wants_more, allowed=rule.allowed, confidence=confidence)
     return _Comparison(
         rule=rule,
         point=point,
@@ -165,7 +164,8 @@ def _weighed(one: _Comparison, p: float, confidence: float) -> RuleVerdict:
         limit=limit,
         point=one.point,
         reason=f"{place_of(rule, one.point)} is {_against(one)}: {_share(change.worse)}, {why}.",
-        numbers=_numbers(one, change, p),
+        numbers={**_numbers(one, change, p), "confidence": confidence},
+        more_decides=status == "undecided" and rule.reference == "control",
     )
 
 

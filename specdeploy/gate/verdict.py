@@ -42,4 +42,5 @@ def evaluate(rules: Sequence[Rule], load_report: Mapping[str, Any], evidence: Ev
     document = LoadDocument(load_report)
     relative = iter(judge_relative([rule for rule in rules if rule.reference], document, evidence))
     verdicts = tuple(next(relative) if rule.reference else judge_limit(rule, document, evidence) for rule in rules)
-    return Verdict(rules=verdicts, confidence=evidence.confidence)
+    confidence = evidence.at_this_look(evidence.confidence)
+    return Verdict(rules=verdicts, confidence=confidence, look=evidence.look, share=evidence.share)

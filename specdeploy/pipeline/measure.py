@@ -50,9 +50,7 @@ def gate(loaded: LoadedConfig, rules: Iterable[str] = ()) -> dict[str, Any]:
     """
     place = workspace(loaded)
     parsed = parse_rules(tuple(rules) or loaded.config.gate.rules)
-    load_document = _required(place.load_json, "specdeploy load")
-    with gating.evidence_for(loaded, parsed, load_document) as evidence:
-        verdict = evaluate(parsed, load_document, evidence)
+    verdict = gating.judged(loaded, parsed, _required(place.load_json, "specdeploy load"))
     document = verdict.to_dict(created=SystemClock().now_iso())
     write_json_atomic(place.gate_json, document)
     return document

@@ -17,6 +17,7 @@ from specdeploy.bench.intervals import percentile_interval, share_interval
 from specdeploy.bench.paired import paired_ratio
 from specdeploy.gate.claims import Count, is_claimed
 from specdeploy.gate.regression import decide, of_pairs, of_runs
+from specdeploy.gate.repeats import share_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 REPEATS = 20_000
 RUN, SESSION, DRIFT = 0.04, 0.05, 0.02
 PAIRS = DAYS = 5
+LOOKS = 4
 ALLOWED, CONFIDENCE = 0.05, 0.95
 SEED = 7
 
@@ -67,6 +69,36 @@ def paired_rates(noise: str, loss: float, repeats: int = REPEATS) -> dict[str, f
         change = of_pairs(*found, higher_is_better=True, allowed=ALLOWED, confidence=CONFIDENCE)
         seen[decide(change, change.p, CONFIDENCE)] += 1
     return _shares(seen, repeats)
+
+
+def repeated_rates(noise: str, loss: float, repeats: int = REPEATS) -> dict[str, float]:
+    """Return the share of each decision of a gate that measures on, to twice the pairs each time, until it decides."""
+    rng, seen = np.random.default_rng(SEED), Counter()
+    for _ in range(repeats):
+        found = pairs(rng, NOISES[noise], loss, PAIRS << (LOOKS - 1))
+        decision, look = "unproven", 0
+        while decision in {"unproven", "blurred"} and look < LOOKS:
+            count, look = PAIRS << look, look + 1
+            confidence = 1 - (1 - CONFIDENCE) * share_of(look)
+            part = (found.ratios[:count], found.old_first[:count])
+            change = of_pairs(*part, higher_is_better=True, allowed=ALLOWED, confidence=confidence)
+            decision = decide(change, change.p, confidence)
+        seen[decision] += 1
+    return _shares(seen, repeats)
+
+
+def repeated_coverage(noise: str, repeats: int = REPEATS) -> float:
+    """Return how often the intervals of the speed-up of all looks hold the true one."""
+    rng, hits = np.random.default_rng(SEED), 0
+    for _ in range(repeats):
+        found = pairs(rng, NOISES[noise], 0.0, PAIRS << (LOOKS - 1))
+        hits += all(_holds_one(found, PAIRS << (look - 1), share_of(look)) for look in range(1, LOOKS + 1))
+    return hits / repeats
+
+
+def _holds_one(found: Pairs, count: int, share: float) -> bool:
+    ratio = paired_ratio(found.ratios[:count], found.old_first[:count], confidence=1 - (1 - CONFIDENCE) * share)
+    return (ratio.ci_low or 0) <= 1.0 <= (ratio.ci_high or 0)
 
 
 def paired_coverage(noise: str, repeats: int = REPEATS) -> float:
@@ -137,16 +169,36 @@ def false_claims(share: float, n: int, repeats: int = REPEATS) -> float:
     return sum(is_claimed(Count(kept=int(k), over=n - int(k)), share, CONFIDENCE) for k in kept) / repeats
 
 
+def repeated_claims(share: float, n: int, repeats: int = REPEATS) -> float:
+    """Return how often a percentile just beyond its limit is claimed at any of the looks at ever more requests."""
+    rng, claimed = np.random.default_rng(SEED), 0
+    for _ in range(repeats):
+        kept = total = 0
+        for look in range(1, LOOKS + 1):
+            more = n if look == 1 else total
+            kept, total = kept + int(rng.binomial(more, share)), total + more
+            if is_claimed(Count(kept=kept, over=total - kept), share, 1 - (1 - CONFIDENCE) * share_of(look)):
+                claimed += 1
+                break
+    return claimed / repeats
+
+
 def rows(repeats: int = REPEATS) -> list[tuple[str, float]]:
     """Return the rates, for a rule that allows 5 %."""
-    found = []
+    found, upto = [], f"repeated, {PAIRS} to {PAIRS << (LOOKS - 1)} pairs"
     for noise in NOISES:
         found += [
             (f"gate, {PAIRS} pairs, {noise}: false alarms", paired_rates(noise, 0.0, repeats)["fail"]),
             (f"gate, {PAIRS} pairs, {noise}: 10 % worse caught", paired_rates(noise, 0.10, repeats)["fail"]),
             (f"gate, {PAIRS} pairs, {noise}: 15 % worse caught", paired_rates(noise, 0.15, repeats)["fail"]),
             (f"gate, {PAIRS} pairs, {noise}: 10 % worse passed", paired_rates(noise, 0.10, repeats)["pass"]),
+            (f"gate, {PAIRS} pairs, {noise}: 7 % worse caught", paired_rates(noise, 0.07, repeats)["fail"]),
             (f"gate, {PAIRS} pairs, {noise}: coverage of 95 %", paired_coverage(noise, repeats)),
+            (f"{upto}, {noise}: false alarms", repeated_rates(noise, 0.0, repeats)["fail"]),
+            (f"{upto}, {noise}: 10 % worse caught", repeated_rates(noise, 0.10, repeats)["fail"]),
+            (f"{upto}, {noise}: 10 % worse passed", repeated_rates(noise, 0.10, repeats)["pass"]),
+            (f"{upto}, {noise}: 7 % worse caught", repeated_rates(noise, 0.07, repeats)["fail"]),
+            (f"{upto}, {noise}: coverage of 95 %, all looks together", repeated_coverage(noise, repeats)),
             (f"gate, {DAYS} days, {noise}: false alarms", baseline_rates(noise, 0.0, repeats)["fail"]),
             (f"gate, {DAYS} days, {noise}: 20 % worse caught", baseline_rates(noise, 0.20, repeats)["fail"]),
             (f"gate, {DAYS} days, {noise}: 20 % worse passed", baseline_rates(noise, 0.20, repeats)["pass"]),
@@ -164,6 +216,7 @@ def rows(repeats: int = REPEATS) -> list[tuple[str, float]]:
     found += [(f"any share of {n}, Wilson: coverage of 95 %", share_coverage(None, n, repeats)) for n in (30, 300)]
     found.append(("90 % of 300, Wilson: coverage of 95 %", share_coverage(0.9, 300, repeats)))
     found.append(("p99 of 1000 that is not kept: claimed", false_claims(0.99, 1000, repeats)))
+    found.append((f"p99 of 300 to {300 << (LOOKS - 1)} that is not kept: claimed", repeated_claims(0.99, 300, repeats)))
     return found
 
 
