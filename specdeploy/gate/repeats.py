@@ -5,7 +5,7 @@ alone does it in a seventh of all cases. So the looks share the rate of errors: 
 next a quarter, and so on without an end (`share_of`), which adds up to no more than all of it, however the looks depend
 on each other (Bonferroni; as a spending function of group-sequential tests, Lan and DeMets 1983). Each look has twice
 the data of the one before, so the narrower error costs less than the data bring. How much is measured next depends on
-what there is and on the time, never on how a comparison stands.
+what there is, on the rules and on the time, never on how a comparison stands.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from specdeploy.errors import ConfigError
+from specdeploy.gate.claims import Count, more_needed
+from specdeploy.gate.requests import claimed_share, is_claim
 
 if TYPE_CHECKING:
     from specdeploy.gate.outcome import RuleVerdict, Verdict
@@ -47,7 +49,27 @@ def share_of(look: int) -> float:
     return math.ldexp(1.0, -look)
 
 
-def more_pairs(pairs: int, took_s: float, left_s: float) -> int:
+def least_pairs(verdict: Verdict, pairs: int) -> int:
+    """Return how many pairs the next look needs, so that it may decide: five, or what claims about percentiles take.
+
+    A claim about a share needs so many requests even if none is over the limit, and with fewer a look is spent for
+    nothing. How many were over does not count here.
+
+    Args:
+        verdict: Of this look.
+
+        pairs: What it had at each load.
+    """
+    least, confidence = LEAST_PAIRS, 1 - (1 - verdict.confidence) / 2
+    for one in verdict.rules:
+        seen = one.numbers.get("kept", 0) + one.numbers.get("over", 0)
+        if seen and not one.rule.advisory and is_claim(one.rule):
+            needed = more_needed(Count(kept=0, over=0), claimed_share(one.rule), confidence)
+            least = max(least, math.ceil(pairs * (needed or 0) / seen))
+    return least
+
+
+def more_pairs(pairs: int, took_s: float, left_s: float, *, least: int = LEAST_PAIRS) -> int:
     """Return how many pairs to measure before the next look: as many as there are, or what the time allows.
 
     0 where that is so little that the next look, which has to be surer, would see less than this one.
@@ -58,9 +80,11 @@ def more_pairs(pairs: int, took_s: float, left_s: float) -> int:
         took_s: Seconds that it took.
 
         left_s: Seconds that are left.
+
+        least: So many pairs the next look needs.
     """
     fit = pairs if took_s <= 0 else math.floor(max(left_s, 0.0) / took_s * pairs)
-    return min(max(pairs, LEAST_PAIRS - pairs), fit) if fit >= max(LEAST_GROWTH * pairs, 1) else 0
+    return min(max(pairs, least - pairs), fit) if fit >= max(LEAST_GROWTH * pairs, 1) else 0
 
 
 def beyond_help(verdict: Verdict) -> tuple[RuleVerdict, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from specdeploy.bench.further import Earlier, pairs_of
 from specdeploy.errors import CannotDecide
-from specdeploy.gate.repeats import beyond_help, more_pairs
+from specdeploy.gate.repeats import beyond_help, least_pairs, more_pairs
 from specdeploy.gate.rules import parse_rules
 from specdeploy.pipeline import gating, loading
 from specdeploy.pipeline.outputs import require_writable
@@ -184,7 +184,8 @@ def gate_until(
         spent_s = clock.monotonic() - began_s
         pairs = pairs_of(load)
         ended = _ended(verdict)
-        more = 0 if ended else more_pairs(pairs, float(load["duration_s"]), budget_s - spent_s)
+        least = least_pairs(verdict, pairs)
+        more = 0 if ended else more_pairs(pairs, float(load["duration_s"]), budget_s - spent_s, least=least)
         looks.append(
             Look(
                 number=verdict.look,
