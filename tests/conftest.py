@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import hypothesis
@@ -22,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 hypothesis.settings.register_profile("specdeploy", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("specdeploy")
 
-TIERS = ("cpu", "triton", "model", "chromium", "slurm", "modelopt", "reference", "openai", "peers")
+TIERS = ("cpu", "triton", "model", "chromium", "slurm", "modelopt", "reference", "openai", "peers", "otava")
 CHECKPOINT = ROOT / "checkpoints" / "smollm2-135m-instruct"
 
 
@@ -47,6 +48,7 @@ def _missing(tier: str) -> str | None:
         "reference": (not _has_modelopt(), "transformers is not installed; `.ci/install-modelopt`"),
         "openai": (llamacpp_server.missing() is not None, llamacpp_server.missing() or ""),
         "peers": (peers.missing() is not None, peers.missing() or ""),
+        "otava": (not otava_python().is_file(), "apache-otava is not installed; `.ci/install-otava`"),
     }
     absent, reason = lacks[tier]
     return reason if absent else None
@@ -55,6 +57,13 @@ def _missing(tier: str) -> str | None:
 def modelopt_python() -> Path:
     """Return the interpreter that has ModelOpt, whether or not it is there."""
     return Path(os.environ.get("SPECDEPLOY_MODELOPT_PYTHON", ROOT / ".venv" / "modelopt" / "bin" / "python"))
+
+
+def otava_python() -> Path:
+    """Return the interpreter that has Otava, whether or not it is there: this one, or that of an environment apart."""
+    if importlib.util.find_spec("otava") is not None:
+        return Path(sys.executable)
+    return Path(os.environ.get("SPECDEPLOY_OTAVA_PYTHON", ROOT / ".venv" / "otava" / "bin" / "python"))
 
 
 def _has_modelopt() -> bool:

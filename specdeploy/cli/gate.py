@@ -201,9 +201,18 @@ def show(loaded: LoadedConfig, as_json: bool) -> None:
 
 
 @baseline.command("history")
+@click.option("--change-points", is_flag=True, help="In their place, what changed and since when, by Apache Otava.")
 @with_config
-def history(loaded: LoadedConfig) -> None:
+def history(loaded: LoadedConfig, change_points: bool) -> None:
     """Print the runs of the baseline as CSV, oldest first, for Apache Otava or a spreadsheet."""
     from specdeploy.pipeline import gating
 
-    say(gating.baseline_history(loaded), nl=False)
+    if not change_points:
+        say(gating.baseline_history(loaded), nl=False)
+        return
+    from specdeploy.pipeline.change_points import change_table, find_change_points
+
+    runs = gating.require_baseline(loaded)
+    found = find_change_points(runs)
+    say(change_table(runs, found), nl=False)
+    tell(f"{len(found)} change point(s) in {len(runs.runs)} run(s)")

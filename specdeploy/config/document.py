@@ -160,6 +160,10 @@ class _Reader:
 
     def _list(self, leaf: Leaf, node: yaml.Node) -> tuple[Scalar, ...] | None:
         """Return the items, or None when some were bad and are reported."""
+        if isinstance(node, yaml.MappingNode) and leaf.spell is not None:
+            # Each key of a mapping is an item: `{1: 4, 4: 2}`.
+            pairs = [yaml.MappingNode(node.tag, [pair], pair[0].start_mark) for pair in node.value]
+            node = yaml.SequenceNode(node.tag, pairs, node.start_mark)
         if not isinstance(node, yaml.SequenceNode):
             raise values.BadValue(f"expected a list, got {_describe(node)}", "Write it as [a, b], or one `- a` a line.")
         items: list[Scalar] = []

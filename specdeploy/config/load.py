@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from specdeploy.config import template, values
 from specdeploy.config.document import Entry, read_document, unknown_key_hint
+from specdeploy.config.gate_defaults import rules_for
 from specdeploy.config.leaves import Leaf, assemble, flatten, schema
 from specdeploy.config.rules import check_config
 from specdeploy.errors import ConfigError
@@ -80,8 +81,11 @@ def load_config(path: Path, overrides: Mapping[str, str], env: Mapping[str, str]
 
 
 def resolved_rows(loaded: LoadedConfig) -> tuple[tuple[str, str, str], ...]:
-    """Return (key path, value as YAML, origin) for every key, in the order of the schema."""
-    flat = flatten(loaded.config)
+    """Return (key path, value as YAML, origin) for every key, in the order of the schema.
+
+    A gate without rules has those for what is measured, and these are shown.
+    """
+    flat = flatten(loaded.config) | {"gate.rules": rules_for(loaded.config)}
     return tuple((key, template.as_yaml(value), loaded.origin[key]) for key, value in flat.items())
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from specdeploy.config.draft_lengths import parse_draft_lengths
+from specdeploy.errors import ConfigError
 from specdeploy.findings import Finding
 
 if TYPE_CHECKING:
@@ -40,7 +42,14 @@ _NAME: Final = re.compile(r"\w[\w .+-]{0,99}")
 
 def check_config(config: DeployConfig) -> tuple[Finding, ...]:
     """Return every contradiction between keys, each an error at the key that would have to change."""
-    return (*_name(config), *_method(config), *_precisions(config), *_sharding(config), *_runner(config))
+    return (
+        *_name(config),
+        *_method(config),
+        *_drafting(config),
+        *_precisions(config),
+        *_sharding(config),
+        *_runner(config),
+    )
 
 
 def _name(config: DeployConfig) -> Iterator[Finding]:
@@ -86,6 +95,23 @@ def _method(config: DeployConfig) -> Iterator[Finding]:
             "the default",
             "Raise max_draft_tokens, or leave it out: then it is num_draft_tokens.",
         )
+
+
+def _drafting(config: DeployConfig) -> Iterator[Finding]:
+    """What our decoder decides, where it is ours that drafts."""
+    speculation = config.speculation
+    try:
+        parse_draft_lengths(speculation.draft_len_schedule, speculation.num_draft_tokens)
+    except ConfigError as error:
+        yield _error("config.draft-lengths", "speculation.draft_len_schedule", error.message, error.hint)
+    if config.profile != "llmapi" and speculation.method in {"draft_target", "ngram"}:
+        return
+    for key in ("adaptive", "draft_len_schedule"):
+        if getattr(speculation, key):
+            message = (
+                f"{key} is for drafts of our decoder, and {speculation.method} ({config.profile}) drafts without it"
+            )
+            yield _error("config.needless-key", f"speculation.{key}", message, "Leave it out.")
 
 
 def _elsewhere(method: str, profile: str) -> str:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from specdeploy.bench.metrics import METRICS
 from specdeploy.errors import CannotDecide, ConfigError
 from specdeploy.gate.fingerprint import differences, fingerprint_of
-from specdeploy.gate.rules import KEPT_OF_CATEGORY, KEPT_STATS, parse_rule
+from specdeploy.gate.resources import ENGINES, MEMORY, MEMORY_STATS, ROLES
+from specdeploy.gate.rules import KEPT_OF_CATEGORY, KEPT_STATS, KNOWN, parse_rule
 from specdeploy.gate.units import convert
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Baseline:
         """The dates that there are runs of."""
         return tuple(dict.fromkeys(run.day for run in self.runs))
 
-    def values(self, rule: Rule, point: LoadPoint) -> tuple[float, ...]:
+    def values(self, rule: Rule, point: LoadPoint | None) -> tuple[float, ...]:
         """Return what a rule compares with, in its unit: the last run of each day, oldest first.
 
         Runs of one day share what changes from day to day, so that several would pass for more than they know.
@@ -110,9 +111,10 @@ class Baseline:
         return tuple(of_day.values())
 
 
-def series_key(rule: Rule, point: LoadPoint) -> str:
-    """Return the key of what a rule compares with under a load."""
-    return f"{rule.selector}@{point.key}{'' if rule.arm is None else f'#{rule.arm}'}"
+def series_key(rule: Rule, point: LoadPoint | None) -> str:
+    """Return the key of what a rule compares with under a load; what is of the engines has none."""
+    load = "" if point is None else f"@{point.key}"
+    return f"{rule.selector}{load}{'' if rule.arm is None else f'#{rule.arm}'}"
 
 
 def with_run(baseline: Baseline | None, load: LoadDocument, *, label: str = "") -> Baseline:
@@ -182,12 +184,19 @@ def _summary(load: LoadDocument) -> dict[str, tuple[str, float]]:
         for selector, key, stat, category in _kept(load.categories(arm=arm, point=point)):
             value = load.metric(key, stat, arm=arm, point=point, category=category)
             if value is not None:
-                found[selector + place] = METRICS[key].unit, _rounded(value)
+                found[selector + place] = KNOWN[key].unit, _rounded(value)
     for point in load.points:
         interval = load.speedup(point)
         if interval is not None:
             found[f"speedup@{point.key}"] = METRICS["speedup"].unit, _rounded(interval.avg)
-    return found
+    return found | _of_engines(load)
+
+
+def _of_engines(load: LoadDocument) -> dict[str, tuple[str, float]]:
+    """Return the numbers of the engines; to the byte, since nothing but the engines changes them."""
+    places = [(f"{key}[{role}]" if role else key, key, role) for key in ENGINES for role in (None, *ROLES)]
+    values = ((place, ENGINES[key].unit, load.engine(key, role)) for place, key, role in places)
+    return {place: (unit, value) for place, unit, value in values if value is not None}
 
 
 def _kept(categories: Sequence[str]) -> Iterator[tuple[str, str, str, str | None]]:
@@ -196,6 +205,9 @@ def _kept(categories: Sequence[str]) -> Iterator[tuple[str, str, str, str | None
             for stat in KEPT_STATS:
                 if stat in metric.stats:
                     yield (key if stat == "avg" else f"{key}.{stat}"), key, stat, None
+    for key in MEMORY:
+        for stat in MEMORY_STATS:
+            yield (key if stat == "avg" else f"{key}.{stat}"), key, stat, None
     for category in categories:
         # A name that no rule can say, or that cannot be shown, is not kept.
         sayable = category == category.strip() and category.isprintable() and not set(category) & set("[]")
@@ -240,14 +252,23 @@ def history(baseline: Baseline) -> str:
     Apache Otava reads it with ``type: csv``, ``time_column: time`` and ``attributes: [commit]``; it has no word for
     what was not measured, so a number that a run lacks is left out.
     """
-    whole = {key: one for key, one in baseline.series.items() if None not in one.values}
+    whole = whole_series(baseline)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["time", "commit", *whole])
     for at, run in enumerate(baseline.runs):
-        time = run.moment.strftime("%Y-%m-%d %H:%M:%S %z")
-        writer.writerow([time, run.label or run.created, *(one.values[at] for one in whole.values())])
+        writer.writerow([as_time(run), run.label or run.created, *(one.values[at] for one in whole.values())])
     return out.getvalue()
+
+
+def whole_series(baseline: Baseline) -> dict[str, Series]:
+    """Return the numbers that every run has."""
+    return {key: one for key, one in baseline.series.items() if None not in one.values}
+
+
+def as_time(run: Run) -> str:
+    """Return when a run began as the history has it."""
+    return run.moment.strftime("%Y-%m-%d %H:%M:%S %z")
 
 
 def parse_baseline(text: str, *, source: str) -> Baseline:
@@ -335,7 +356,7 @@ class _Reader:
             rule = parse_rule(f"{key}: 5%")
         except ConfigError as error:
             raise ConfigError(f"{self._source}: the series {key!r} is none: {error.message}", hint=_HINT) from error
-        if rule.point is None or series_key(rule, rule.point) != key:
+        if (rule.point is None and not rule.is_of_engines) or series_key(rule, rule.point) != key:
             self._refuse(f"has a series {key!r}, which does not say where it was measured")
         unit, values = entry.get("unit"), entry.get("values")
         if not isinstance(unit, str):
@@ -351,7 +372,7 @@ class _Reader:
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= 1e300:
             raise ConfigError(f"{where} is {number!r}, which was not measured", hint=_HINT)
         converted = convert(float(number), unit, rule.unit, where=where)
-        largest = METRICS[rule.metric].largest(rule.stat)
+        largest = KNOWN[rule.metric].largest(rule.stat)
         if not math.isfinite(converted) or (largest is not None and converted > largest):
             raise ConfigError(f"{where} is {number}, more than it can be", hint=_HINT)
         return converted

@@ -7,6 +7,7 @@ average of another schema, for a measurement passes what it should stop.
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -14,12 +15,15 @@ from specdeploy.bench.metrics import METRICS
 from specdeploy.bench.paired import CONFIDENCE
 from specdeploy.bench.records import ARMS, LoadPoint
 from specdeploy.errors import ConfigError
+from specdeploy.gate.defaults import LEAST_PAIRS, Measured
+from specdeploy.gate.resources import ENGINE_FIELDS, GAUGES, MEMORY
 from specdeploy.gate.units import convert
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from specdeploy.bench.records import Arm
+    from specdeploy.gate.defaults import Told
 
 T = TypeVar("T")
 
@@ -79,6 +83,30 @@ class LoadDocument:
         return 1 + len(_typed({"repeats": [], **self.data}, "repeats", list))
 
     @property
+    def profile(self) -> str:
+        """Of the deployment; ``openai`` is another server."""
+        return str(_mapping(self.data.get("deployment") or {}, "deployment").get("profile", ""))
+
+    def measured(self, told: Told) -> Measured:
+        """Return what the run was to measure.
+
+        Args:
+            told: What the answers tell of drafts.
+
+        Raises:
+            ConfigError: The plan cannot be read.
+        """
+        plan = _typed(self.data, "plan", dict)
+        # A search tries loads for each arm apart. Plans of older versions compared always.
+        compared = "compare" not in plan or _typed(plan, "compare", bool)
+        return Measured(
+            told=told,
+            compared=compared and not self.data.get("search"),
+            pairs=_typed(plan, "pairs", int) if "pairs" in plan else LEAST_PAIRS,
+            concurrency=tuple(point.concurrency for point in self._planned if point.concurrency is not None),
+        )
+
+    @property
     def points(self) -> tuple[LoadPoint, ...]:
         """Every load that was planned or measured, closed loops first, lowest first."""
         measured = [_measured(_mapping(arm, "arms")) for arm in self._arms]
@@ -102,6 +130,8 @@ class LoadDocument:
         Raises:
             ConfigError: What stands there is not a number that the metric can have.
         """
+        if key in MEMORY:
+            return self._memory(key, stat, arm, point)
         metrics = self._metrics(arm, point, category)
         return _stat(metrics, key, stat, where=f"{key} of {arm} at {point}")
 
@@ -163,6 +193,25 @@ class LoadDocument:
             raise ConfigError(f"load report: control_first of {metric} at {point} is {first!r}", hint=_HINT)
         return tuple(first)
 
+    def engine(self, key: str, role: str | None = None) -> float | None:
+        """Return a number of the engines that were served, in the metric's own unit; None where it is not known.
+
+        Args:
+            key: Of `resources.ENGINES`.
+
+            role: ``target`` or ``draft``; None for the sum of all, of which one that has both roles is one.
+
+        Raises:
+            ConfigError: What stands there is not such a number.
+        """
+        served = _mapping(_mapping(self.data.get("deployment") or {}, "deployment").get("engines") or {}, "engines")
+        wanted = {name: engine for name, engine in served.items() if role in (None, name)}
+        # Older documents have the key of an engine and no more.
+        distinct = {_engine_key(name, engine): engine for name, engine in wanted.items()}
+        values = [_of_engine(engine, key, f"{key} of the {name}") for name, engine in distinct.items()]
+        known = [value for value in values if value is not None]
+        return math.fsum(known) if known and len(known) == len(values) else None
+
     @property
     def outputs(self) -> Outputs | None:
         """What the comparison of greedy answers came to; None when there was none.
@@ -189,9 +238,12 @@ class LoadDocument:
         categories = _mapping(entry.get("categories") or {}, "categories")
         return _mapping(categories.get(category) or {}, f"category {category}")
 
-    def _entry(self, arm: Arm, point: LoadPoint) -> dict[str, Any] | None:
-        for entry in self._arms:
-            data = _mapping(entry, "arms")
+    def _entry(self, arm: Arm, point: LoadPoint, among: str = "arms") -> dict[str, Any] | None:
+        entries = self._arms if among == "arms" else self.data.get(among) or []
+        if not isinstance(entries, list):
+            raise ConfigError(f"load report: {among!r} is {entries!r}, not list", hint=_HINT)
+        for entry in entries:
+            data = _mapping(entry, among)
             if (data.get("arm"), _measured(data).key) == (arm, point.key):
                 return data
         return None
@@ -201,6 +253,18 @@ class LoadDocument:
         compared = self._compared(point) or {}
         nested = compared if metric == "output_token_throughput" else compared.get(f"{metric}_ratio")
         return _mapping(nested or {}, f"the ratios of {metric} at {point}")
+
+    def _memory(self, key: str, stat: str, arm: Arm, point: LoadPoint) -> float | None:
+        """Return what the device used that used most, by the first gauge that was read; None where none was."""
+        entry = self._entry(arm, point, "server")
+        gauges = _mapping((entry or {}).get("gauges") or {}, "gauges")
+        for source in GAUGES[key]:
+            where = f"{source} of {arm} at {point}"
+            # Behind its name a gauge has labels, which name the device.
+            found = [_mapping(gauge, where).get(stat) for name, gauge in gauges.items() if name.split("{")[0] == source]
+            if found:
+                return max(_number(value, where) for value in found)
+        return None
 
     def _compared(self, point: LoadPoint) -> dict[str, Any] | None:
         """Return what the comparison of the arms under a load came to."""
@@ -229,6 +293,18 @@ class LoadDocument:
         )
         _check_order(interval, where)
         return interval
+
+
+def _engine_key(role: str, engine: object) -> str:
+    key = engine.get("key") if isinstance(engine, dict) else engine
+    return str(key or role)
+
+
+def _of_engine(engine: object, key: str, where: str) -> float | None:
+    """Return a number of an engine; None where it is not known, and of what is served as it is stored."""
+    if not isinstance(engine, dict) or engine.get("profile") == "llmapi" or engine.get(ENGINE_FIELDS[key]) is None:
+        return None
+    return _number(engine[ENGINE_FIELDS[key]], where) or None
 
 
 def _planned(plan: Mapping[str, Any]) -> tuple[LoadPoint, ...]:

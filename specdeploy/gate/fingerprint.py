@@ -1,7 +1,7 @@
 """What a run was measured with: two runs are comparable when nothing of it differs.
 
 Taken from ``load.json``: the deployment, its engines and release, the GPUs, the machine that sent the load and the
-load itself. Each has a field of its own, so that a difference can be named.
+load itself. Each has a field of its own, so that a difference can be named. A run keeps its own with what it measured.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ABSENT: Final = "-"
+#: What the fields of the engines begin with.
+ENGINE: Final = "engine."
 _KEY_SHOWN: Final = 16
+_HINT: Final = "Measure again with `specdeploy load` of this version."
 _DEPLOYMENT: Final = ("profile", "release", "image", "model", "control", "max_seq_len", "max_sequences")
 _MACHINE: Final = ("cpu_model", "cpu_cores")
 #: Packages that a deployment on this machine computes with.
@@ -25,7 +28,25 @@ _NOT_OF_THE_LOAD: Final = frozenset({"deadline_s", "max_connection_failures", "r
 
 
 def fingerprint_of(load: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields of a run's fingerprint, as text.
+    """Return the fields of a run's fingerprint, as text: those that it kept, else what its document comes to.
+
+    Args:
+        load: The content of ``load.json``.
+
+    Raises:
+        ConfigError: A part of the document is no object, or the fingerprint holds something else than text.
+    """
+    if load.get("fingerprint") is None:
+        return take_fingerprint(load)
+    kept = _part(load, "fingerprint")
+    for field, value in kept.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"load report: {value!r} for {field} in its fingerprint is not text", hint=_HINT)
+    return kept
+
+
+def take_fingerprint(load: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields that a document comes to, for the run to keep.
 
     Args:
         load: The content of ``load.json``.
@@ -42,7 +63,7 @@ def fingerprint_of(load: Mapping[str, Any]) -> dict[str, str]:
     packages = _part(environment, "packages")
     return {
         **{name: _text(deployment.get(name)) for name in _DEPLOYMENT},
-        **{f"engine.{role}": _engine(engine) for role, engine in _part(deployment, "engines").items()},
+        **{f"{ENGINE}{role}": _engine(engine) for role, engine in _part(deployment, "engines").items()},
         **{f"speculation.{name}": _text(value) for name, value in _part(deployment, "speculation").items()},
         "gpus": ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or ABSENT,
         "driver": ", ".join(dict.fromkeys(str(gpu.get("driver")) for gpu in gpus)) or ABSENT,
@@ -66,7 +87,7 @@ def _part(data: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(
             f"load report: {name!r} is {value!r}, not an object",
-            hint="Measure again with `specdeploy load` of this version.",
+            hint=_HINT,
         )
     return value
 

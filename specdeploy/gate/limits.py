@@ -12,6 +12,7 @@ from specdeploy.gate.fingerprint import differences, fingerprint_of
 from specdeploy.gate.lossless import losslessness
 from specdeploy.gate.outcome import RuleVerdict, amount, distrusted, place_of, worst_of
 from specdeploy.gate.requests import claimed_share, count_requests, is_claim
+from specdeploy.gate.resources import CURES
 from specdeploy.gate.rules import LOSSLESS
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ def not_measured(rule: Rule, document: LoadDocument, point: LoadPoint) -> RuleVe
     why = ""
     if rule.category is not None and rule.category not in known:
         why = f": its categories are {', '.join(known)}" if known else ": the run tells no categories apart"
+    elif rule.metric in CURES:
+        why = f": {CURES[rule.metric]}"
     return _verdict(rule, point, "not_measured", None, f"{place_of(rule, point)} was not measured{why}.")
 
 

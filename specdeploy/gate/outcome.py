@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from specdeploy.bench.records import LoadPoint
 from specdeploy.errors import EXIT_CANNOT_DECIDE, EXIT_FAILED, EXIT_OK
+from specdeploy.report.numbers import size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,12 +89,15 @@ class Verdict:
         look: How often the run was looked at, while it grew.
 
         share: Which share of the rate of errors this look may spend; 1 where it is the only one.
+
+        fingerprint: What the run was measured with.
     """
 
     rules: tuple[RuleVerdict, ...]
     confidence: float
     look: int = 1
     share: float = 1.0
+    fingerprint: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def status(self) -> Status:
@@ -117,6 +121,7 @@ class Verdict:
             "look": self.look,
             "share_of_errors": self.share,
             "repeats": None,
+            "fingerprint": dict(self.fingerprint),
             "rules": [rule.to_dict() for rule in self.rules],
         }
 
@@ -147,8 +152,10 @@ def distrusted(verdict: RuleVerdict, document: LoadDocument) -> RuleVerdict:
     return dataclasses.replace(verdict, status="undecided", reason=f"{verdict.reason[:-1]}, but the run is {why}.")
 
 
-def place_of(rule: Rule, point: LoadPoint) -> str:
+def place_of(rule: Rule, point: LoadPoint | None) -> str:
     """Say what a rule looks at under a load."""
+    if rule.is_of_engines:
+        return rule.selector
     if rule.arm is None:
         return f"The speed-up at {point}"
     return f"{rule.selector} of the {rule.arm} arm at {point}"
@@ -160,5 +167,7 @@ def amount(value: float, unit: str) -> str:
         return f"{value * 100:.4g} %"
     if unit == "x":
         return f"{value:.3f}x"
+    if unit == "B":
+        return size(value)
     # From here on four digits would be written with an exponent, which nobody reads as milliseconds.
     return f"{value:.4g} {unit}" if value < 9999.5 else f"{value:,.0f} {unit}"

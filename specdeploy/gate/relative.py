@@ -7,13 +7,12 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.abba import mean_log
-from specdeploy.bench.metrics import METRICS
 from specdeploy.gate.baseline import differing_words
+from specdeploy.gate.defaults import LEAST_PAIRS
 from specdeploy.gate.fingerprint import differences, fingerprint_of
 from specdeploy.gate.limits import not_measured
 from specdeploy.gate.outcome import RuleVerdict, amount, distrusted, place_of, worst_of
 from specdeploy.gate.regression import centre_of, decide, holm, of_pairs, of_runs
-from specdeploy.gate.repeats import LEAST_PAIRS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -172,7 +171,7 @@ def _weighed(one: _Comparison, p: float, confidence: float) -> RuleVerdict:
 def _against(one: _Comparison) -> str:
     if one.source == "the control":
         return f"{amount(one.value, 'x')} {one.source}'s in {one.independent} pairs"
-    unit = METRICS[one.rule.metric].unit_of(one.rule.stat)
+    unit = one.rule.unit
     return f"{amount(one.value, unit)}, and {amount(one.reference, unit)} in {one.source} of {one.independent} days"
 
 

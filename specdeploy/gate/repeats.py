@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 from specdeploy.errors import ConfigError
 from specdeploy.gate.claims import Count, more_needed
+from specdeploy.gate.defaults import LEAST_PAIRS
 from specdeploy.gate.requests import claimed_share, is_claim
 
 if TYPE_CHECKING:
     from specdeploy.gate.outcome import RuleVerdict, Verdict
 
-#: Interleaved pairs without which a difference of arms is not decided (``make bench`` has what five of them catch).
-LEAST_PAIRS: Final = 5
 #: The last part is no smaller than this share of what there is.
 LEAST_GROWTH: Final = 0.25
 _SECONDS: Final = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}

@@ -8,7 +8,8 @@ A rule names a metric, and what is asked of it::
 for example ``time_to_first_token.p99 <= 200ms``, ``error_rate <= 1%``, ``speedup@1 >= 1.5``,
 ``spec_decode_acceptance_length[code] >= 2.5`` or ``output_token_throughput#control >= 20 tokens/s``; and, of how much
 worse something may be than before, ``request_throughput: 5%``. A load is a concurrency (``4``) or, in an open loop, a
-rate (``5/s``). Knows metrics and units; knows no measurements.
+rate (``5/s``). Of the engines (``engine_size[target] <= 8GiB``) the category is the role, and there is neither load nor
+arm. Knows metrics and units; knows no measurements.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from specdeploy.bench.metrics import DISTRIBUTION_STATS, METRICS, Metric
 from specdeploy.bench.records import ARMS, SPECULATION, LoadPoint
 from specdeploy.errors import ConfigError
+from specdeploy.gate.resources import ENGINES, MEMORY, MEMORY_STATS, ROLES
 from specdeploy.gate.spelling import ADVISORY
 from specdeploy.gate.units import convert, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from specdeploy.bench.records import Arm
 
@@ -76,6 +78,8 @@ LOSSLESS: Final = Metric(
     undefined="no answers were compared",
 )
 LOSSLESS_STATS: Final = ("divergences", "ties")
+#: Everything that a rule can be about.
+KNOWN: Final[Mapping[str, Metric]] = {**METRICS, **MEMORY, **ENGINES, LOSSLESS.key: LOSSLESS}
 
 #: Of which statistics a baseline keeps the numbers, so that it stays small enough to be reviewed.
 KEPT_STATS: Final = ("avg", "p50", "p90", "p95", "p99")
@@ -92,7 +96,7 @@ class Rule:
     Args:
         text: As written.
 
-        metric: Key in ``specdeploy.bench.metrics.METRICS``, or that of `LOSSLESS`.
+        metric: Key in `KNOWN`.
 
         stat: Statistic of it, ``avg`` if none was named.
 
@@ -106,7 +110,7 @@ class Rule:
 
         unit: The metric's own; ``requests`` for the statistic ``count``.
 
-        category: Of prompts; None is all of them.
+        category: Of prompts, or the role of an engine; None is all of them.
 
         advisory: It is reported, and decides nothing.
 
@@ -134,6 +138,11 @@ class Rule:
     def holds(self, value: float) -> bool:
         """Compare a value, in the rule's unit, with the limit of a rule that has one."""
         return self.limit is not None and bool(COMPARE[self.comparison](value, self.limit))
+
+    @property
+    def is_of_engines(self) -> bool:
+        """Whether it is about the engines alone, whatever was asked of them."""
+        return self.metric in ENGINES
 
     @property
     def wants_more(self) -> bool:
@@ -234,8 +243,11 @@ def _check_kept(rule: Rule) -> None:
         return
     if rule.metric == LOSSLESS.key:
         raise ConfigError(f"{where}: losslessness is not relative", hint=f"Write {rule.selector} <= 0.")
-    if rule.stat not in KEPT_STATS:
-        raise ConfigError(f"{where}: a baseline does not keep {rule.stat}", hint=f"It keeps {', '.join(KEPT_STATS)}.")
+    kept = MEMORY_STATS if rule.metric in MEMORY else KEPT_STATS
+    if rule.stat not in kept:
+        raise ConfigError(f"{where}: a baseline does not keep {rule.stat}", hint=f"It keeps {', '.join(kept)}.")
+    if rule.is_of_engines:
+        return
     if rule.category is not None and (rule.metric not in KEPT_OF_CATEGORY or rule.stat != "avg"):
         hint = f"It keeps the averages of {', '.join(KEPT_OF_CATEGORY)}."
         raise ConfigError(f"{where}: a baseline does not keep that of a category", hint=hint)
@@ -256,11 +268,9 @@ def parse_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
 
 
 def _metric(key: str, text: str) -> Metric:
-    if key == LOSSLESS.key:
-        return LOSSLESS
-    if key not in METRICS:
-        raise ConfigError(f"gate rule {text!r}: unknown metric {key!r}", hint=nearest(key, (*METRICS, LOSSLESS.key)))
-    metric = METRICS[key]
+    if key not in KNOWN:
+        raise ConfigError(f"gate rule {text!r}: unknown metric {key!r}", hint=nearest(key, KNOWN))
+    metric = KNOWN[key]
     if metric.kind == "list":
         raise ConfigError(
             f"gate rule {text!r}: {key} is a list by position, not one number",
@@ -270,14 +280,15 @@ def _metric(key: str, text: str) -> Metric:
 
 
 def _stat(stat: str | None, metric: Metric, text: str) -> str:
-    stats = LOSSLESS_STATS if metric is LOSSLESS else metric.stats
+    own = {LOSSLESS.key: LOSSLESS_STATS, **dict.fromkeys(MEMORY, MEMORY_STATS)}
+    stats = own.get(metric.key, metric.stats)
     if stat is None:
         if metric is LOSSLESS:
             hint = "Write lossless.divergences <= 0, or lossless.ties <= 3."
             raise ConfigError(f"gate rule {text!r}: lossless alone is not one number", hint=hint)
         return "avg"
     if stat not in stats:
-        if stat in DISTRIBUTION_STATS and metric is not LOSSLESS:
+        if stat in DISTRIBUTION_STATS and metric.key not in own:
             raise ConfigError(
                 f"gate rule {text!r}: {metric.key} is one number for the whole run and has no {stat!r}",
                 hint=f"Write {metric.key} alone.",
@@ -289,6 +300,10 @@ def _stat(stat: str | None, metric: Metric, text: str) -> str:
 def _category(category: str | None, metric: Metric, text: str) -> str | None:
     if category is None:
         return None
+    if metric.key in ENGINES:
+        if category.strip() not in ROLES:
+            raise ConfigError(f"gate rule {text!r}: there is no engine {category!r}", hint=nearest(category, ROLES))
+        return category.strip()
     overall = metric.key.startswith("overall_") or metric.key == "request_count"
     if metric is LOSSLESS or metric.kind == "interval" or (metric.kind == "scalar" and not overall):
         raise ConfigError(
@@ -301,8 +316,9 @@ def _category(category: str | None, metric: Metric, text: str) -> str | None:
 def _point(load: str | None, metric: Metric, text: str) -> LoadPoint | None:
     if load is None:
         return None
-    if metric is LOSSLESS:
-        raise ConfigError(f"gate rule {text!r}: losslessness is that of all loads", hint=f"Leave out @{load}.")
+    if metric is LOSSLESS or metric.key in ENGINES:
+        what = "losslessness" if metric is LOSSLESS else metric.key
+        raise ConfigError(f"gate rule {text!r}: {what} is that of all loads", hint=f"Leave out @{load}.")
     if "/" in load:
         return LoadPoint(rate=_rate(load, text))
     if not load.isdecimal() or int(load) < 1:
@@ -320,10 +336,11 @@ def _rate(load: str, text: str) -> float:
 
 
 def _arm(arm: str | None, metric: Metric, text: str) -> Arm | None:
-    if metric.kind == "interval" or metric is LOSSLESS:
+    if metric.kind == "interval" or metric is LOSSLESS or metric.key in ENGINES:
         if arm is not None:
+            why = "is that of the engines" if metric.key in ENGINES else "compares both arms"
             raise ConfigError(
-                f"gate rule {text!r}: the {metric.key} compares both arms and belongs to neither",
+                f"gate rule {text!r}: the {metric.key} {why} and belongs to neither",
                 hint=f"Leave out #{arm}.",
             )
         return None

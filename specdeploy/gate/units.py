@@ -30,6 +30,15 @@ UNITS: Final[dict[str, tuple[str, float]]] = {
     "requests/s": ("requests/time", 1.0),
     "requests/sec": ("requests/time", 1.0),
     "x": ("speed-up", 1.0),
+    "B": ("bytes", 1.0),
+    "kB": ("bytes", 1e3),
+    "MB": ("bytes", 1e6),
+    "GB": ("bytes", 1e9),
+    "TB": ("bytes", 1e12),
+    "KiB": ("bytes", 2.0**10),
+    "MiB": ("bytes", 2.0**20),
+    "GiB": ("bytes", 2.0**30),
+    "TiB": ("bytes", 2.0**40),
 }
 
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from specdeploy.errors import ConfigError
 from specdeploy.gate.document import LoadDocument
+from specdeploy.gate.engines import judge_engines
 from specdeploy.gate.evidence import NOTHING_ELSE, Evidence
+from specdeploy.gate.fingerprint import fingerprint_of
 from specdeploy.gate.limits import judge_limit
 from specdeploy.gate.outcome import RuleVerdict, Verdict
 from specdeploy.gate.relative import judge_relative
@@ -40,7 +42,15 @@ def evaluate(rules: Sequence[Rule], load_report: Mapping[str, Any], evidence: Ev
     if all(rule.advisory for rule in rules):
         raise ConfigError("the gate has no rules that decide", hint="List at least one under gate.rules.")
     document = LoadDocument(load_report)
-    relative = iter(judge_relative([rule for rule in rules if rule.reference], document, evidence))
-    verdicts = tuple(next(relative) if rule.reference else judge_limit(rule, document, evidence) for rule in rules)
+    relative = [rule for rule in rules if rule.reference and not rule.is_of_engines]
+    judged = dict(zip(map(id, relative), judge_relative(relative, document, evidence), strict=True))
+    verdicts = tuple(judged.get(id(rule)) or _judge(rule, document, evidence) for rule in rules)
+    fingerprint = fingerprint_of(document.data)
     confidence = evidence.at_this_look(evidence.confidence)
-    return Verdict(rules=verdicts, confidence=confidence, look=evidence.look, share=evidence.share)
+    return Verdict(
+        rules=verdicts, confidence=confidence, fingerprint=fingerprint, look=evidence.look, share=evidence.share
+    )
+
+
+def _judge(rule: Rule, document: LoadDocument, evidence: Evidence) -> RuleVerdict:
+    return (judge_engines if rule.is_of_engines else judge_limit)(rule, document, evidence)

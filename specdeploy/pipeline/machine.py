@@ -208,7 +208,7 @@ def _require_texts(path: Path, *, file: bool) -> None:
         )
 
 
-def _image_digest(config: DeployConfig) -> str | None:
+def image_digest(config: DeployConfig) -> str | None:
     """Ask the container engine which image the name means today; None when it does not say."""
     if config.container.engine == "apptainer":
         return None
@@ -370,7 +370,7 @@ def _host_facts(config: DeployConfig, gpus: Gpus) -> dict[str, Any]:
             "driver": gpus.driver,
         }
     if runner == "container":
-        facts |= {"image": image_name(config), "image_digest": _image_digest(config)}
+        facts |= {"image": image_name(config), "image_digest": image_digest(config)}
     if runner == "slurm" and config.slurm.container_image:
         facts["image"] = config.slurm.container_image
     return facts

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
+from specdeploy.config.gate_defaults import rules_for
 from specdeploy.errors import CannotDecide, ConfigError
 from specdeploy.gate.rules import parse_rules
 from specdeploy.gate.verdict import evaluate
 from specdeploy.pipeline import gating, loading
+from specdeploy.pipeline.gate_rules import rules_of
 from specdeploy.pipeline.loading import load
 from specdeploy.pipeline.record_files import reading_records
 from specdeploy.pipeline.smoking import smoke
@@ -37,7 +39,7 @@ def preflight(loaded: LoadedConfig) -> None:
         ConfigError: The load plan, the prompts, a gate rule or the baseline cannot be used.
     """
     loading.preflight(loaded)
-    gating.preflight(loaded, parse_rules(loaded.config.gate.rules))
+    gating.preflight(loaded, parse_rules(rules_for(loaded.config)))
 
 
 def gate(loaded: LoadedConfig, rules: Iterable[str] = ()) -> dict[str, Any]:
@@ -49,8 +51,12 @@ def gate(loaded: LoadedConfig, rules: Iterable[str] = ()) -> dict[str, Any]:
         CannotDecide: nothing was measured yet.
     """
     place = workspace(loaded)
-    parsed = parse_rules(tuple(rules) or loaded.config.gate.rules)
-    verdict = gating.judged(loaded, parsed, _required(place.load_json, "specdeploy load"))
+    given = tuple(rules)
+    # A rule that is wrong is the user's to mend also where nothing was measured.
+    parse_rules(given or rules_for(loaded.config))
+    load_document = _required(place.load_json, "specdeploy load")
+    parsed = rules_of(loaded, load_document, given)
+    verdict = gating.judged(loaded, parsed, load_document)
     document = verdict.to_dict(created=SystemClock().now_iso())
     write_json_atomic(place.gate_json, document)
     return document

@@ -19,6 +19,7 @@ from specdeploy.bench.search import Aim, search_loads
 from specdeploy.bench.shards import fingerprint
 from specdeploy.bench.stages import parse_stages
 from specdeploy.errors import ConfigError
+from specdeploy.gate.fingerprint import take_fingerprint
 from specdeploy.pipeline.record_files import record_file
 from specdeploy.pipeline.server_side import ServerSide
 from specdeploy.pipeline.workload import workload_of
@@ -265,7 +266,8 @@ class Measurement:
                     document["plan"] |= {"schedule": schedule}
                 else:
                     document |= earlier.continued(document, plan.settings, schedule)
-                document |= {"search": found} | self._generator.about(plan, schedule, run, noticed, self._clock)
+                document |= {"search": found, "fingerprint": take_fingerprint(document)}
+                document |= self._generator.about(plan, schedule, run, noticed, self._clock)
                 store.document = document
             if run.stop_reason == TERMINATED:
                 # Whose the signal was has it again, and acts on it now that the results are kept.

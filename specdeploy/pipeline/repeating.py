@@ -11,10 +11,12 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from specdeploy.bench.further import Earlier, pairs_of
+from specdeploy.config.gate_defaults import rules_for
 from specdeploy.errors import CannotDecide
 from specdeploy.gate.repeats import beyond_help, least_pairs, more_pairs
 from specdeploy.gate.rules import parse_rules
 from specdeploy.pipeline import gating, loading
+from specdeploy.pipeline.gate_rules import rules_of
 from specdeploy.pipeline.outputs import require_writable
 from specdeploy.pipeline.record_files import reading_records
 from specdeploy.pipeline.subject import read_document
@@ -170,8 +172,8 @@ def gate_until(
     """
     clock = clock or SystemClock()
     began_s = clock.monotonic()
-    parsed = parse_rules(tuple(rules) or loaded.config.gate.rules)
-    gating.preflight(loaded, parsed)
+    given = tuple(rules)
+    gating.preflight(loaded, parse_rules(given or rules_for(loaded.config)))
     loading.preflight(loaded)
     for path in (workspace(loaded).load_json, workspace(loaded).records_jsonl):
         require_writable(path, "report.path")
@@ -180,7 +182,7 @@ def gate_until(
     looks: list[Look] = []
     while True:
         load = _read(loaded)
-        verdict = gating.judged(loaded, parsed, load, growing=True)
+        verdict = gating.judged(loaded, rules_of(loaded, load, given), load, growing=True)
         spent_s = clock.monotonic() - began_s
         pairs = pairs_of(load)
         ended = _ended(verdict)

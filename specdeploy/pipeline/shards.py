@@ -14,6 +14,7 @@ from specdeploy.bench.driver import INTERRUPTED_BY_USER
 from specdeploy.bench.merge import Part, iso, merge
 from specdeploy.bench.shards import block_starts
 from specdeploy.errors import CannotDecide, ConfigError
+from specdeploy.gate.fingerprint import take_fingerprint
 from specdeploy.pipeline.record_files import reading_records, record_file
 from specdeploy.pipeline.subject import read_document
 
@@ -216,6 +217,7 @@ def merge_results(
         document = merge(parts, store, partial=partial, records_file=files.records.name).document
         if stop_reason and document["partial"]:
             document["stop_reason"] = stop_reason
+        document["fingerprint"] = take_fingerprint(document)
         store.document = document
     return document
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import stat
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.prompts import BUNDLED, load_bundled, parse_prompts
 from specdeploy.engine.tensorrt_llm.methods import max_draft_len
 from specdeploy.errors import ConfigError
+from specdeploy.pipeline.launching import runner_of
+from specdeploy.pipeline.machine import image_digest, image_name
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.system.clock import SystemClock
 from specdeploy.triton.client.triton import TritonClient
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 #: The largest file of prompts: three times ShareGPT's, which is read as a whole.
 _MOST_BYTES: Final = 2 * 2**30
+#: By which NVIDIA's images of Triton say which they are.
+_IMAGE_VARIABLES: Final = ("NVIDIA_TRITON_SERVER_VERSION", "NVIDIA_BUILD_ID")
 
 
 def provenance(loaded: LoadedConfig) -> dict[str, Any]:
@@ -41,13 +46,31 @@ def deployment(loaded: LoadedConfig) -> dict[str, Any]:
         "name": config.name,
         "profile": config.profile,
         "release": config.release,
-        # What runs in no container, or in NVIDIA's image of the release, names none.
-        "image": config.container.image if config.profile != "cpu" else "",
+        "image": _image(loaded),
         "speculation": dataclasses.asdict(config.speculation),
         "max_seq_len": config.build.max_seq_len,
         "max_sequences": config.build.max_batch_size,
         "engines": manifest.get("engines", {}),
     }
+
+
+def _image(loaded: LoadedConfig) -> str:
+    """Return the image that the server runs in, with its digest where it can be asked for; empty without one."""
+    config = loaded.config
+    try:
+        runner = runner_of(loaded)
+        if runner == "local":
+            # Inside of NVIDIA's own image these are set.
+            told = [f"{name} {os.environ[name]}" for name in _IMAGE_VARIABLES if os.environ.get(name)]
+            return ", ".join(told) if config.profile != "cpu" else ""
+        if runner != "container":
+            return ""
+        name = image_name(config)
+    except ConfigError:
+        # Such a server could not be started from here, so it runs elsewhere, in what the configuration names.
+        return config.container.image
+    digest = None if "@" in name else image_digest(config)
+    return name if digest is None else f"{name}@{digest}"
 
 
 def connect(endpoints: Addresses, timeout_s: float) -> TritonClient:

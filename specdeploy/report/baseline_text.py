@@ -34,5 +34,10 @@ def _number(key: str, one: Mapping[str, Any]) -> str:
     if not values:
         return ""
     shown = amount(statistics.median(values), one["unit"])
-    scale = 100 if one["unit"] == "ratio" else 1
-    return f"- {key}: {shown} ({plain(min(values) * scale)} to {plain(max(values) * scale)})"
+    low, high = (_end(value, one["unit"]) for value in (min(values), max(values)))
+    return f"- {key}: {shown} ({low} to {high})"
+
+
+def _end(value: float, unit: str) -> str:
+    """Write an end of a range in the unit of what stands before it; bytes have one of their own each."""
+    return amount(value, unit) if unit == "B" else plain(value * 100 if unit == "ratio" else value)

@@ -22,6 +22,8 @@ _RULES: Final = ("Verdict", "Rule", "Measured", "Limit", "Load", "Why")
 _LOADS: Final = ("Load", "Speculation against control", "Acceptance rate", "Tokens a step", "Accepted / drafted")
 _TITLES: Final = {EXIT_OK: "passed", 1: "failed"}
 _LATENCY: Final = "request_latency_ratio"
+#: What a fingerprint says of a field that a run has not.
+_ABSENT: Final = "-"
 
 
 def gate_markdown(gate: Mapping[str, Any], load: Mapping[str, Any] | None) -> str:
@@ -116,8 +118,9 @@ def _ratio(value: object) -> str:
 
 def _provenance(gate: Mapping[str, Any], load: Mapping[str, Any]) -> Iterator[str]:
     known = gate.get("fingerprint") or load.get("fingerprint")
-    if known:
-        yield f"Fingerprint: {', '.join(_facts(known))}"
+    if known and (facts := list(_facts(known))):
+        # Dozens of fields, which matter when two runs differ.
+        yield f"<details><summary>Fingerprint</summary>\n\nMeasured with {', '.join(facts)}\n\n</details>"
     times = {"measured": load.get("created") or load.get("started_at"), "judged": gate.get("created")}
     said = ", ".join(f"{what} {escape(str(time))}" for what, time in times.items() if time)
     if said:
@@ -125,12 +128,12 @@ def _provenance(gate: Mapping[str, Any], load: Mapping[str, Any]) -> Iterator[st
 
 
 def _facts(fingerprint: object, prefix: str = "") -> Iterator[str]:
-    """Yield a fingerprint's parts by name, whatever it is made of."""
+    """Yield a fingerprint's parts by name, whatever it is made of; what a run has not is left out."""
     if not isinstance(fingerprint, dict):
         yield f"{prefix}{code(str(fingerprint))}"
         return
     for name, value in fingerprint.items():
-        if value is not None:
+        if value not in (None, _ABSENT):
             yield from _facts(value, f"{prefix}{escape(str(name))} ")
 
 

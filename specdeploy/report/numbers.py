@@ -50,7 +50,17 @@ def amount(value: float | None, unit: str) -> str:
         return NOT_MEASURED
     if unit == "x":
         return times(value)
+    if unit == "B":
+        return size(value)
     return f"{number(value, unit)} {shown_unit(unit)}"
+
+
+def size(value: float) -> str:
+    """Write bytes in the largest binary unit of which there is one at least: ``186.2 MiB``."""
+    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if value >= 2.0**power:
+            return f"{value / 2.0**power:.4g} {unit}"
+    return f"{value:.4g} B"
 
 
 def times(ratio: float) -> str:

@@ -92,7 +92,12 @@ def _hint(check: Mapping[str, Any]) -> Markup | None:
 def circumstances(bundle: Bundle) -> Markup:
     """Show what was measured, where, and how."""
     load = bundle.load or {}
-    groups = {"Deployment": bundle.deployment, "Environment": load.get("environment"), "Load plan": load.get("plan")}
+    groups = {
+        "Deployment": bundle.deployment,
+        "Environment": load.get("environment"),
+        "Load plan": load.get("plan"),
+        "Fingerprint": load.get("fingerprint"),
+    }
     cards = [
         parts.figure(title, "", parts.facts(title, flatten(data)), class_="words")
         for title, data in groups.items()

@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import queue
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import tritonclient.grpc as grpcclient
 
 from specdeploy.config.schema import BuildConfig, DeployConfig, ModelConfig
+from specdeploy.deploy.metrics import parse_metrics
 from specdeploy.triton.client import RequestFailed, TritonClient
 from specdeploy.triton.pbtxt import InstanceGroup, parse, render
 from specdeploy.triton.protocol import GenerateRequest, Tensor, join_chunks
@@ -117,8 +121,14 @@ def serving(runtime, folder: Path, deployment: DeployConfig, **extra: str) -> It
     write_repository(folder / "models", deployment, **extra)
     with (
         TritonServer(runtime, folder / "models", run_dir=folder / "run") as server,
-        TritonClient(server.endpoints.http_url, server.endpoints.grpc_url, timeout_s=30) as connected,
+        TritonClient(
+            server.endpoints.http_url,
+            server.endpoints.grpc_url,
+            metrics_url=server.endpoints.metrics_url,
+            timeout_s=30,
+        ) as connected,
     ):
+        connected.grpc_url = server.endpoints.grpc_url
         yield connected
 
 
@@ -274,6 +284,135 @@ def test_a_failing_draft_does_not_fail_the_request(client) -> None:
     assert (reference(prompt, 40), "draft_failed") == (list(answer.ids), answer.bypass_reason)
 
 
+def test_a_draft_that_keeps_failing_is_left_alone_until_it_works_again(client) -> None:
+    """Requests go to the target at once, without an error in between, and one that tries the draft brings it back."""
+    client.generate_http(ask())
+    reasons = [client.generate_http(ask(f"@{PROMPT}")).bypass_reason for _ in range(3)]
+    calls = engine_calls(client, names.DRAFT)
+    alone = client.generate_http(ask())
+
+    assert reasons == ["draft_failed"] * 3
+    assert ("draft_unavailable", reference(PROMPT, 40), calls) == (
+        alone.bypass_reason,
+        list(alone.ids),
+        engine_calls(client, names.DRAFT),
+    )
+    tries = (client.generate_http(ask(tokens=8)).bypass_reason for _ in asking_for(10))
+    assert next((reason for reason in tries if not reason), None) == ""
+    assert client.generate_http(ask()).bypass_reason == ""
+
+
+def counted(client) -> dict[str, float]:
+    """Return what the decoder has counted; labels but the model's and its version's are part of a name."""
+    samples = (sample for sample in parse_metrics(client.metrics_text()) if sample.name.startswith("specdeploy_"))
+    return {
+        sample.name + "".join(value for key, value in sample.labels.items() if key not in {"model", "version"}): (
+            sample.value
+        )
+        for sample in samples
+    }
+
+
+def test_requests_are_counted_on_the_metrics_page(client) -> None:
+    """What the answers say is added there, by position and by reason, also the failures of the draft."""
+    client.generate_http(ask())
+    before = counted(client)
+    speculated, failed = client.generate_http(ask()), client.generate_http(ask(f"@{PROMPT}"))
+    client.generate_http(ask(num_draft_tokens=0))
+    after = counted(client)
+    grown = {name: after[name] - before.get(name, 0) for name in after}
+
+    assert grown["specdeploy_requests_total"] == 3
+    assert grown["specdeploy_spec_steps_total"] == speculated.num_spec_steps
+    assert grown["specdeploy_accepted_draft_tokens_total"] == speculated.total_accepted_draft_tokens
+    assert speculated.total_accepted_draft_tokens == sum(
+        count for name, count in grown.items() if "_per_position_total" in name
+    )
+    assert grown["specdeploy_bypassed_requests_totalrequested"] == 1
+    assert (failed.bypass_reason, grown["specdeploy_bypassed_requests_totaldraft_failed"]) == ("draft_failed", 1)
+    assert grown["specdeploy_draft_failures_total"] == 1
+    assert grown["specdeploy_acceptance_length_count"] == 1
+    assert after["specdeploy_draft_left_alone"] == 0
+
+
+def batch_of(prompts: list[str], *, stream: bool) -> list[grpcclient.InferInput]:
+    """Return the tensors of a request of several texts, as NVIDIA's clients shape them."""
+    rows = len(prompts)
+    values = {
+        "text_input": (np.array([[prompt.encode()] for prompt in prompts], object), "BYTES"),
+        "max_tokens": (np.array([[10 + 6 * row] for row in range(rows)], np.int32), "INT32"),
+        "stream": (np.full((rows, 1), stream), "BOOL"),
+        "stop_words": (np.full((rows, 1), b"", object), "BYTES"),
+        "bad_words": (np.array([[b""] if row else [b"!"] for row in range(rows)], object), "BYTES"),
+        "beam_width": (np.full((rows, 1), 1, np.int32), "INT32"),
+        "return_log_probs": (np.full((rows, 1), True), "BOOL"),
+    }
+    tensors = []
+    for name, (data, datatype) in values.items():
+        tensors.append(grpcclient.InferInput(name, list(data.shape), datatype))
+        tensors[-1].set_data_from_numpy(data)
+    return tensors
+
+
+def batch_answers(client, prompts: list[str], *, stream: bool) -> list[grpcclient.InferResult]:
+    """Send one request over a gRPC stream and return its responses; an error is raised."""
+    answers: queue.SimpleQueue = queue.SimpleQueue()
+    with grpcclient.InferenceServerClient(client.grpc_url) as connection:
+        connection.start_stream(lambda result, error: answers.put((result, error)))
+        connection.async_stream_infer(
+            names.BLS, batch_of(prompts, stream=stream), request_id="batch", enable_empty_final_response=True
+        )
+        results = []
+        while not (results and results[-1].get_response().parameters["triton_final_response"].bool_param):
+            result, error = answers.get(timeout=30)
+            if error is not None:
+                raise RequestFailed("model_error", str(error))
+            results.append(result)
+        connection.stop_stream()
+    return [result for result in results if result.as_numpy("output_ids") is not None]
+
+
+BATCH = [PROMPT, f"{PROMPT} and so on", "a"]
+
+
+def test_a_request_of_several_texts_gets_one_response_with_a_row_for_each(client) -> None:
+    """Each row is what the text would get alone, filled up to the longest."""
+    (answer,) = batch_answers(client, BATCH, stream=False)
+    lengths = answer.as_numpy("sequence_length").reshape(-1).tolist()
+    ids, texts = answer.as_numpy("output_ids"), answer.as_numpy("text_output")
+
+    for row, prompt in enumerate(BATCH):
+        expected = reference(prompt, 10 + 6 * row)
+        assert ids[row, : lengths[row]].tolist() == expected
+        assert texts[row, 0].decode() == text_of(expected)
+    assert answer.as_numpy("batch_index").tolist() == [[0], [1], [2]]
+    assert answer.as_numpy("total_draft_tokens").min() > 0
+
+
+def test_a_stream_of_several_texts_says_whose_each_response_is(client) -> None:
+    """The rows' responses come as they are made; joined, each row's are its text's own answer."""
+    ids: dict[int, list[int]] = {}
+    for response in batch_answers(client, BATCH, stream=True):
+        ids.setdefault(response.as_numpy("batch_index").item(), []).extend(response.as_numpy("output_ids")[0].tolist())
+
+    assert ids == {row: reference(prompt, 10 + 6 * row) for row, prompt in enumerate(BATCH)}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_text_that_cannot_be_answered_fails_its_request_once(client, stream) -> None:
+    """There is no answer of a part of a batch, and the slots of the others are free again."""
+    with pytest.raises(RequestFailed, match="out of memory, says the test"):
+        batch_answers(client, [PROMPT, f"#{PROMPT}", "a"], stream=stream)
+
+    assert list(client.generate_http(ask()).ids) == reference(PROMPT, 40)
+
+
+def test_more_texts_than_are_decoded_at_once_are_refused(client) -> None:
+    """Triton says so."""
+    with pytest.raises(RequestFailed, match="batch-size must be <= 4"):
+        batch_answers(client, [PROMPT] * (SLOTS + 1), stream=False)
+
+
 def test_a_failing_target_fails_its_request_only(client) -> None:
     """The error names the engine and what it said; the next request is answered."""
     with pytest.raises(RequestFailed, match="engine 'tensorrt_llm' failed: out of memory, says the test"):
@@ -336,16 +475,17 @@ def test_bad_words_and_bias_reach_the_engines(client) -> None:
     assert [answer.bypass_reason for answer in (one, two, biased)] == ["", "bad_words", ""]
 
 
-def decoder_tensors(prompt: str, *, stream: bool) -> list[Tensor]:
+def decoder_tensors(prompt: str, *, stream: bool, tokens: int = 100, **counts: int) -> list[Tensor]:
     """Return what the decoder is sent when it is called without the ensemble."""
     ids = np.array([byte_level().encode(prompt).ids], np.int32)
     values = {
         "text_input": (np.array([[prompt.encode()]], object), "BYTES"),
         "input_ids": (ids, "INT32"),
         "input_lengths": (np.array([[ids.size]], np.int32), "INT32"),
-        "request_output_len": (np.array([[100]], np.int32), "INT32"),
+        "request_output_len": (np.array([[tokens]], np.int32), "INT32"),
         "end_id": (np.array([[-1]], np.int32), "INT32"),
         "stream": (np.array([[stream]]), "BOOL"),
+        **{name: (np.array([[count]], np.int32), "INT32") for name, count in counts.items()},
     }
     return [Tensor(name=name, data=data, datatype=datatype) for name, (data, datatype) in values.items()]
 
@@ -362,6 +502,24 @@ def test_a_cancelled_request_stops_calling_the_engines(client) -> None:
     chunks.close()
 
     assert settled(lambda: engine_calls(client, names.TARGET)) - start - whole < whole / 2
+
+
+def asking_for(seconds: float) -> Iterator[None]:
+    """Yield every tenth of a second for so long."""
+    pause, end = threading.Event(), time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield
+        pause.wait(0.1)
+
+
+def test_a_cancelled_control_stops_calling_the_target(client) -> None:
+    """Nothing has been answered yet, and the client is gone all the same: the answer is not decoded to its end."""
+    tensors = decoder_tensors(f"~{PROMPT}", stream=False, tokens=240, num_draft_tokens=0)
+    start = engine_calls(client, names.TARGET)
+    with pytest.raises(RequestFailed):
+        list(client.send_tensors(tensors, model=names.DECODER, timeout_s=0.02))
+
+    assert settled(lambda: engine_calls(client, names.TARGET)) - start == 1
 
 
 def settled(count: Callable[[], int]) -> int:
@@ -388,3 +546,23 @@ def test_requests_beyond_the_slots_wait_and_all_are_answered(client) -> None:
         answers = list(pool.map(one, range(24)))
 
     assert [reference(prompt, 12) for prompt in prompts] == answers
+
+
+def test_adaptive_drafts_change_how_fast_an_answer_comes_and_nothing_else(triton_runtime, tmp_path) -> None:
+    """With a schedule and lengths that follow what is measured, answers are the target's; what is pinned is drafted."""
+    base = config()
+    speculation = dataclasses.replace(base.speculation, adaptive=True, draft_len_schedule=("1: 3", "3: 0"))
+    deployment = dataclasses.replace(base, speculation=speculation)
+    with serving(triton_runtime, tmp_path, deployment) as adaptive, ThreadPoolExecutor(2 * SLOTS) as pool:
+        alone = adaptive.generate_http(ask())
+        # Each has its own place in the crowd, so that some are drafted for and some are not, as others come and go.
+        crowd = list(pool.map(lambda _: adaptive.generate_grpc(ask()), range(6 * SLOTS)))
+        pinned = list(pool.map(lambda _: adaptive.generate_grpc(ask(num_draft_tokens=2)), range(2 * SLOTS)))
+
+    ids = reference(PROMPT, 40)
+    assert all(list(answer.ids) == ids for answer in (alone, *crowd, *pinned))
+    assert alone.num_spec_steps > 0
+    assert {answer.bypass_reason for answer in crowd} <= {"", "draft_len_schedule", "low_acceptance", "not_faster"}
+    assert "draft_len_schedule" in {answer.bypass_reason for answer in crowd}
+    assert all(answer.bypass_reason == "" and len(answer.histogram) == 3 for answer in pinned)
+    assert all(answer.total_draft_tokens > answer.num_spec_steps for answer in pinned)

@@ -24,6 +24,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "config.values",
             "config.document",
             "config.rules",
+            "config.gate_defaults",
             "checkpoint.info",
             "checkpoint.compat",
             "checkpoint.huggingface",

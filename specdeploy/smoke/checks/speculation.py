@@ -204,6 +204,8 @@ def _explained(probe: Probe, reason: str) -> str:
         "no_draft_model": " (the decoder's config.pbtxt names no draft model: the parameter "
         "tensorrt_llm_draft_model_name is missing, empty or a placeholder)",
         "draft_failed": f" ({probe.expect.draft_model} is ready but fails: see the server's log)",
+        "draft_unavailable": f" ({probe.expect.draft_model} failed several requests in a row, and it is left "
+        "alone for up to a minute at a time: see the server's log)",
     }
     return meanings.get(reason, "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from specdeploy.triton.lint.callers import Caller, callers
@@ -20,9 +21,11 @@ _COUNTS: Final = {
     "max_inflight": 1,
     "max_seq_len": 2,
     "control_slice_tokens": 1,
+    "draft_timeout_ms": 1,
     "ngram_size": 1,
 }
-_FLAGS: Final = ("use_draft_logits", "exclude_input_in_output")
+_SCHEDULE: Final = re.compile(r"\d+:\d+(,\d+:\d+)*", re.ASCII)
+_FLAGS: Final = ("use_draft_logits", "adaptive_drafts", "exclude_input_in_output")
 
 
 def decoder(repository: Repository) -> Iterator[Finding]:
@@ -41,7 +44,7 @@ def _decoder(repository: Repository, caller: Caller) -> Iterator[Finding]:
             hint="model_transaction_policy { decoupled: true }",
         )
     yield from _arguments(caller)
-    wrong = [*_counts(caller), *_flags(caller)]
+    wrong = [*_counts(caller), *_flags(caller), *_schedule(caller)]
     yield from wrong
     if not wrong:
         yield from _lengths(caller)
@@ -82,6 +85,17 @@ def _flags(caller: Caller) -> Iterator[Finding]:
         value = caller.parameters.get(key)
         if value is not None and value not in {"true", "false"}:
             yield error("decoder.parameter", f"{key} is {value!r}", where=caller.at(key), hint='"true" or "false"')
+
+
+def _schedule(caller: Caller) -> Iterator[Finding]:
+    value = caller.parameters.get("draft_len_schedule", "")
+    if value and not _SCHEDULE.fullmatch(value):
+        yield error(
+            "decoder.parameter",
+            f"draft_len_schedule is {value!r}",
+            where=caller.at("draft_len_schedule"),
+            hint='"requests:drafts,...", such as "1:4,4:2,8:0"',
+        )
 
 
 def _lengths(caller: Caller) -> Iterator[Finding]:

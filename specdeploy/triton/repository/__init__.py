@@ -187,12 +187,16 @@ def _configs(
     target = parts["target"]
     # The manifest knows no padding token; padding is never attended to, so the end token serves.
     end_id = target.eos_token_ids[0] if target.eos_token_ids else -1
-    placement = place(config)
+    placement, texts = place(config), models.texts_at_once(config)
     made = (
-        models.ensemble(names.ENSEMBLE, config.release),
-        models.ensemble(names.BLS, config.release),
+        models.ensemble(names.ENSEMBLE, config.release, texts=texts),
+        models.ensemble(names.BLS, config.release, texts=texts),
         models.preprocessing(
-            end_id=end_id, pad_id=end_id, vocab_size=target.vocab_size, instances=config.repo.preprocessing_instances
+            end_id=end_id,
+            pad_id=end_id,
+            vocab_size=target.vocab_size,
+            instances=config.repo.preprocessing_instances,
+            texts=texts,
         ),
         models.decoder(config, target),
         *(

@@ -46,6 +46,8 @@ _EMPTY: Final = frozenset({".keep", ".gitkeep", ".tmp"})
 _WHOLE: Final = re.compile(r"((?:input|output)\[[^\]]*\]|[\w/.]+\.(?:json|yaml)(?=: ))(?:\.(.*)|: .*)?$")
 # Lists every other file and its hash, so it would repeat every change.
 _REPEATS: Final = "files"
+# How long a build took: the same engine, built again, is another second and no other engine.
+_OF_A_BUILD: Final = ".build_s"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -176,7 +178,8 @@ def _document(path: str, data: bytes, read: Any) -> dict[str, str]:  # noqa: ANN
     if not isinstance(document, dict):
         return {f"file {path}": hashlib.sha256(data).hexdigest()}
     shown = {key: value for key, value in document.items() if key != _REPEATS}
-    return {f"{path}: {field}": value for field, value in _flat(shown, "").items()}
+    flat = {field: value for field, value in _flat(shown, "").items() if not field.endswith(_OF_A_BUILD)}
+    return {f"{path}: {field}": value for field, value in flat.items()}
 
 
 def flat_config(data: bytes) -> dict[str, str]:

@@ -19,6 +19,7 @@ class EngineFacts:
         profile: The profile that made it.
         precision: Of its weights; so is ``checkpoint``, the name of the folder it was made of.
         size_bytes: Sum of its files.
+        build_s: Seconds that building it took, all steps; None where that is not known.
         vocab_size: Width of its logits.
         max_seq_len: Longest sequence that it holds.
         eos_token_ids: Ids that end an answer; the first is the default.
@@ -43,6 +44,7 @@ class EngineFacts:
     max_draft_len: int = 0
     max_batch_size: int = 0
     logits_dtype: str = "float32"
+    build_s: float | None = None
 
     @classmethod
     def of(cls, manifest: EngineManifest) -> EngineFacts:
@@ -63,6 +65,8 @@ class EngineFacts:
             max_draft_len=int(facts.get("max_draft_len", 0)),
             max_batch_size=int(facts.get("max_batch_size", 0)),
             logits_dtype=str(facts.get("logits_dtype", "float32")),
+            # A build that went on from what an earlier one had kept took longer than it knows.
+            build_s=manifest.duration_s if set(manifest.parts) <= set(manifest.steps) else None,
         )
 
     def as_dict(self, model: str) -> dict[str, Any]:
@@ -79,6 +83,8 @@ class EngineFacts:
             "max_seq_len": self.max_seq_len,
             "eos_token_ids": list(self.eos_token_ids),
         }
+        if self.build_s is not None:
+            document["build_s"] = self.build_s
         if not self.release:
             return document
         return document | {

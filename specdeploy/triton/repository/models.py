@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from specdeploy.config.draft_lengths import parse_draft_lengths
 from specdeploy.config.rules import PAIRS
 from specdeploy.triton.pbtxt import EnsembleStep, InstanceGroup, ModelConfig, Queue, Tensor
 from specdeploy.triton.repository import names
@@ -91,8 +92,14 @@ DECODER_OUTPUTS: Final = (
 )
 
 
-def ensemble(name: str, release: str) -> ModelConfig:
-    """Return a front door called *name* for clients of *release*: `preprocessing`, then `speculative_decoder`."""
+def ensemble(name: str, release: str, *, texts: int = 1) -> ModelConfig:
+    """Return a front door called *name* for clients of *release*: `preprocessing`, then `speculative_decoder`.
+
+    Args:
+        name: Of the model.
+        release: Of TensorRT-LLM.
+        texts: The most texts of one request.
+    """
     door = front_door(release)
     offered = {tensor.name for tensor in door.inputs}
     first = EnsembleStep(
@@ -108,7 +115,7 @@ def ensemble(name: str, release: str) -> ModelConfig:
     return ModelConfig(
         name=name,
         platform="ensemble",
-        max_batch_size=MAX_BATCH_SIZE,
+        max_batch_size=texts,
         inputs=door.inputs,
         outputs=DECODER_OUTPUTS,
         decoupled=True,
@@ -117,7 +124,7 @@ def ensemble(name: str, release: str) -> ModelConfig:
     )
 
 
-def preprocessing(*, end_id: int, pad_id: int, vocab_size: int, instances: int = 1) -> ModelConfig:
+def preprocessing(*, end_id: int, pad_id: int, vocab_size: int, instances: int = 1, texts: int = 1) -> ModelConfig:
     """Return the tokenizing model.
 
     Args:
@@ -125,11 +132,12 @@ def preprocessing(*, end_id: int, pad_id: int, vocab_size: int, instances: int =
         pad_id: For requests that send none; -1 is none.
         vocab_size: Tokens in the target's logits, which is the length of an embedding bias.
         instances: Processes that tokenise side by side.
+        texts: The most texts of one request.
     """
     return ModelConfig(
         name=names.PREPROCESSING,
         backend="python",
-        max_batch_size=MAX_BATCH_SIZE,
+        max_batch_size=texts,
         inputs=_PREPROCESSING_INPUTS,
         outputs=_PREPROCESSING_OUTPUTS,
         instance_group=(InstanceGroup(count=instances),),
@@ -153,10 +161,13 @@ _DECODER_COMMENTS: Final = {
     "num_draft_tokens": "Drafted each round unless the request says otherwise; a request's 0 is the control.",
     "max_draft_tokens": "The engine was built for this many.",
     "use_draft_logits": "Sampled requests: rejection sampling on the draft's logits, not matching of tokens.",
-    "max_batch_size": "A request is one text. What is decoded at once is max_inflight.",
+    "adaptive_drafts": "Requests that name no number draft as much as pays.",
+    "draft_len_schedule": "requests:drafts: from so many requests decoded at once, at most so many drafts.",
+    "max_batch_size": "The most texts of one request, each decoded by itself. What is decoded at once is max_inflight.",
     "max_inflight": "Requests decoded at once; more of them wait.",
     "max_seq_len": "Longest prompt plus answer, in tokens, that the engines were built for.",
     "control_slice_tokens": "Tokens asked of the target at a time by a streamed request that does not draft.",
+    "draft_timeout_ms": "Longest time that one call to the draft may take before the target goes on alone.",
     "exclude_input_in_output": "Answers without the prompt unless a request asks otherwise.",
     "tokenizer_dir": "Relative to this model's version directory.",
     "engine_stand_in": "The engines behind this decoder stand in for NVIDIA's backend on a CPU.",
@@ -171,6 +182,7 @@ _DECODER_COMMENTS: Final = {
 
 # The LLM API drafts and verifies by itself, as it was started to.
 _LLMAPI_COMMENTS: Final = {
+    "max_batch_size": "A request is one text. What is decoded at once is max_inflight.",
     "num_draft_tokens": "What the LLM API drafts each step. A request may name this number, and no other.",
     "max_draft_tokens": "The most that it may come to.",
     "use_draft_logits": "The LLM API verifies drafts in its own way; a request cannot choose another.",
@@ -183,7 +195,7 @@ def decoder(config: DeployConfig, target: EngineFacts) -> ModelConfig:
     return ModelConfig(
         name=names.DECODER,
         backend="python",
-        max_batch_size=MAX_BATCH_SIZE,
+        max_batch_size=texts_at_once(config),
         inputs=(*_DECODER_INPUTS, *decoder_options()),
         outputs=DECODER_OUTPUTS,
         instance_group=(InstanceGroup(),),
@@ -200,6 +212,11 @@ def decoder(config: DeployConfig, target: EngineFacts) -> ModelConfig:
         },
         comments={**_DECODER_COMMENTS, **(_LLMAPI_COMMENTS if config.profile == "llmapi" else {})},
     )
+
+
+def texts_at_once(config: DeployConfig) -> int:
+    """Return the most texts of one request: as many as are decoded at once, or one with the LLM API."""
+    return MAX_BATCH_SIZE if config.profile == "llmapi" else config.build.max_batch_size
 
 
 def engine_drafts(config: DeployConfig) -> bool:
@@ -237,18 +254,25 @@ def _drafting_parameters(config: DeployConfig, target: EngineFacts) -> dict[str,
     speculation = config.speculation
     if engine_drafts(config):
         # How much it drafts is built into the engine.
-        reports = {"engine_reports": "true"} if _reports(config.release) else {}
+        reports = {"engine_reports": "true"} if reports_drafts(config.release) else {}
         return {"num_draft_tokens": "0", "engine_speculates": speculation.method, **reports}
     return {
         "num_draft_tokens": str(speculation.num_draft_tokens),
         **({"max_draft_tokens": str(target.max_draft_len)} if target.max_draft_len else {}),
         "use_draft_logits": _flag(speculation.use_draft_logits and speculation.method in PAIRS),
+        **({"adaptive_drafts": "true"} if speculation.adaptive else {}),
+        **({"draft_len_schedule": _schedule(config)} if speculation.draft_len_schedule else {}),
         **({"ngram_size": str(speculation.ngram_size)} if _looks_up(config) else {}),
         **({"fast_logits": "true"} if speculation.fast_logits else {}),
     }
 
 
-def _reports(release: str) -> bool:
+def _schedule(config: DeployConfig) -> str:
+    entries = parse_draft_lengths(config.speculation.draft_len_schedule, config.speculation.num_draft_tokens)
+    return ",".join(f"{requests}:{drafts}" for requests, drafts in entries)
+
+
+def reports_drafts(release: str) -> bool:
     """Say whether the engines of a release answer what they drafted and accepted, as from 0.19 on."""
     return "total_draft_tokens" in {tensor.name for tensor in release_tensors(release).models["tensorrt_llm"].outputs}
 

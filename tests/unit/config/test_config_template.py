@@ -40,6 +40,7 @@ RULED = {
     "profile": st.just("cpu"),
     "speculation.method": st.just("draft_target"),
     "speculation.max_draft_tokens": st.just(0),
+    "speculation.draft_len_schedule": st.sampled_from(((), ("1: 1", "4: 0"))),
     "build.runner": st.sampled_from(("local", "slurm")),
     **{f"{role}.precision": st.sampled_from(("auto", "fp32", "int8", "int4")) for role in ("target", "draft")},
     **{f"{role}.kv_cache": st.just("auto") for role in ("target", "draft")},

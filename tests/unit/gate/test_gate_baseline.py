@@ -287,6 +287,23 @@ def test_what_makes_two_runs_incomparable(part, key, value, field) -> None:
     assert set(fields) <= {field, "driver", "gpus"}
 
 
+def test_the_fingerprint_that_a_run_kept_counts() -> None:
+    """Whatever later versions would take; of a document without one it is taken now. It stands in gate.json."""
+    kept = {**fingerprint_of(DEPLOYED), "gpus": "8 x NVIDIA H100"}
+    verdict = evaluate([parse_rule("error_rate <= 0")], {**DEPLOYED, "fingerprint": kept})
+
+    assert fingerprint_of({**DEPLOYED, "fingerprint": kept}) == kept
+    assert fingerprint_of({**DEPLOYED, "fingerprint": None}) == fingerprint_of(DEPLOYED)
+    assert verdict.to_dict(created="now")["fingerprint"] == kept
+
+
+@pytest.mark.parametrize("junk", [7, "text", ["gpus"], {"gpus": 8}, {"gpus": None}])
+def test_a_fingerprint_that_is_none_is_an_error(junk) -> None:
+    """And never one that agrees with all."""
+    with pytest.raises(ConfigError, match="fingerprint"):
+        fingerprint_of({**DEPLOYED, "fingerprint": junk})
+
+
 def test_what_does_not_matter_is_not_in_the_fingerprint() -> None:
     """When it was, a patch of Python, the folder of a program, and how long a lost request is waited for."""
     other = {

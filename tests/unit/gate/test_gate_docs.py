@@ -19,6 +19,7 @@ from specdeploy.gate.baseline import MOST_RUNS
 from specdeploy.gate.claims import Count, more_needed
 from specdeploy.gate.fingerprint import fingerprint_of
 from specdeploy.gate.outcome import WORST_FIRST, Status
+from specdeploy.gate.resources import ENGINES, MEMORY
 from specdeploy.gate.rules import KEPT_OF_CATEGORY, KEPT_STATS, PAIRED, parse_rules
 from specdeploy.gate.units import UNITS
 from tests.bench import gate as bench
@@ -62,7 +63,7 @@ def test_the_rules_of_the_page_are_rules(tmp_path: Path) -> None:
     path.write_text(f"name: page\ntarget: {{checkpoint: a}}\ndraft: {{checkpoint: b}}\n{block}")
     written = load_config(path, {}, {}).config.gate.rules
 
-    assert len(parse_rules(written)) == len(written) == 13
+    assert len(parse_rules(written)) == len(written) == 16
 
 
 def test_the_page_has_every_unit() -> None:
@@ -73,6 +74,14 @@ def test_the_page_has_every_unit() -> None:
         dimensions.setdefault(dimension, []).append(unit)
 
     assert sorted(told) == sorted(dimensions.values())
+
+
+def test_the_page_has_memory_and_engines() -> None:
+    """Key, unit, formula, and when there is no number, as the code defines them."""
+    told = [[names(key)[0], *rest] for key, *rest in rows(section("### Memory and engines"))]
+    defined = (*MEMORY.values(), *ENGINES.values())
+
+    assert told == [[metric.key, metric.unit, metric.formula, metric.undefined] for metric in defined]
 
 
 def test_the_page_has_every_status() -> None:

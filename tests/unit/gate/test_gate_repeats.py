@@ -10,8 +10,9 @@ from specdeploy.bench.load_report import build_load_report
 from specdeploy.bench.schedule import LoadSettings
 from specdeploy.bench.table import table_of
 from specdeploy.errors import ConfigError
+from specdeploy.gate.defaults import LEAST_PAIRS
 from specdeploy.gate.document import LoadDocument
-from specdeploy.gate.repeats import LEAST_PAIRS, beyond_help, least_pairs, more_pairs, parse_budget, share_of
+from specdeploy.gate.repeats import beyond_help, least_pairs, more_pairs, parse_budget, share_of
 from specdeploy.gate.rules import parse_rules
 from specdeploy.gate.verdict import Evidence, evaluate
 from tests.bench.gate import repeated_claims, repeated_rates

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdeploy.bench.metrics import METRICS
-from specdeploy.config.schema import GateConfig
 from specdeploy.errors import ConfigError
 from specdeploy.gate.rules import Rule, parse_rule, parse_rules
 from specdeploy.gate.units import convert
@@ -45,6 +44,10 @@ from specdeploy.gate.units import convert
         ),
         ("goodput@0.5/s#control > 0.4", ("goodput", "avg", "0.5/s", "control", ">", 0.4, "requests/sec")),
         ("good_request_fraction >= 50%", ("good_request_fraction", "avg", None, "speculation", ">=", 0.5, "ratio")),
+        ("engine_size[target] <= 1.5MiB", ("engine_size", "avg", None, None, "<=", 1.5 * 2**20, "B")),
+        ("build_time <= 10min", ("build_time", "avg", None, None, "<=", 600.0, "s")),
+        ("gpu_memory_used.max@4 <= 70GB", ("gpu_memory_used", "max", "4", "speculation", "<=", 70e9, "B")),
+        ("cpu_memory_used#control <= 1KiB", ("cpu_memory_used", "avg", None, "control", "<=", 1024.0, "B")),
         ("error_rate@1e6/s <= 1%", ("error_rate", "avg", "1e+06/s", "speculation", "<=", 0.01, "ratio")),
     ],
 )
@@ -66,6 +69,9 @@ def test_a_rule_is_read(text: str, expected: tuple) -> None:
         ("request_latency: 0% of baseline floor 0.5s", ("request_latency", "avg", "baseline", 0.0, 500.0, "<=", False)),
         ("request_latency: 5% of control", ("request_latency", "avg", "control", 0.05, 0.0, "<=", False)),
         ("advisory: speedup@1: 3%", ("speedup", "avg", "baseline", 0.03, 0.0, ">=", True)),
+        ("engine_size: 5% floor 1MB", ("engine_size", "avg", "baseline", 0.05, 1e6, "<=", False)),
+        ("build_time[draft]: 20%", ("build_time", "avg", "baseline", 0.2, 0.0, "<=", False)),
+        ("gpu_memory_used.max: 5%", ("gpu_memory_used", "max", "baseline", 0.05, 0.0, "<=", False)),
         ("request_latency: 150%", ("request_latency", "avg", "baseline", 1.5, 0.0, "<=", False)),
     ],
 )
@@ -109,11 +115,6 @@ def test_a_gate_of_advice_alone_is_an_error() -> None:
     """It would pass everything."""
     with pytest.raises(ConfigError, match="advisory"):
         parse_rules(["advisory: error_rate <= 0"])
-
-
-def test_the_default_rules_are_rules() -> None:
-    """What ``specdeploy init`` writes can be read."""
-    assert len(parse_rules(GateConfig().rules)) == 3
 
 
 @pytest.mark.parametrize(
@@ -171,6 +172,16 @@ def test_the_default_rules_are_rules() -> None:
         ("lossless.ties@4 <= 0", "all loads", "@4"),
         ("lossless.ties#control <= 0", "belongs to neither", "#control"),
         ("lossless.ties: 5%", "not relative", "lossless.ties <= 0"),
+        ("engine_size[drafft] <= 1GB", "no engine 'drafft'", "'draft'"),
+        ("engine_size@4 <= 1GB", "engine_size is that of all loads", "@4"),
+        ("build_time#control <= 1s", "that of the engines and belongs to neither", "#control"),
+        ("build_time.max <= 1s", "one number for the whole run", "build_time alone"),
+        ("build_time: 5% of control", "not compared by that", "request_latency"),
+        ("engine_size <= 5s", "not a unit", "GiB"),
+        ("engine_size <= 5Gib", "unknown unit 'Gib'", "'GiB'"),
+        ("gpu_memory_used.p99 <= 1GB", "unknown statistic 'p99'", "avg, max"),
+        ("gpu_memory_used[code] <= 1GB", "all prompts together", "Categories have"),
+        ("gpu_memory <= 1GB", "unknown metric", "'gpu_memory_used'"),
         ("", "malformed", "metric[.statistic]"),
     ],
 )

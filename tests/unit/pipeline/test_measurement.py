@@ -16,6 +16,7 @@ import pytest
 from specdeploy.bench.records import records_from_jsonl
 from specdeploy.config.load import load_config
 from specdeploy.errors import ConfigError
+from specdeploy.gate.fingerprint import take_fingerprint
 from specdeploy.pipeline.measurement import Line, Lines, Measurement, plan_of
 from specdeploy.pipeline.shards import ALONE
 from tests.unit.bench.fakes import HANG, FakeClock, FakeServer, answer
@@ -84,6 +85,15 @@ def test_a_signal_while_the_report_is_made_waits_until_it_is_written(
 
     assert (document["partial"], records) == (False, 4)
     assert str(tmp_path / "reports" / "load.json") in ending.value.__notes__[0]
+
+
+def test_a_run_keeps_what_it_was_measured_with(tmp_path: Path) -> None:
+    """As the gate would take it from the document, the schedule of what was sent included."""
+    measure(tmp_path)
+    document, _ = kept(tmp_path)
+
+    assert document["fingerprint"] == take_fingerprint(document)
+    assert document["fingerprint"]["load.schedule"] == document["plan"]["schedule"]
 
 
 def test_the_third_signal_does_not_wait_for_the_report(tmp_path: Path) -> None:

@@ -147,14 +147,18 @@ def test_the_heading_follows_the_exit_code(exit_code: int, status: str, heading:
     assert "### Speculation" not in text
 
 
-def test_a_fingerprint_is_a_line() -> None:
-    """As a word or by its parts, and nothing where the documents have none."""
-    assert "\nFingerprint: <code>sha256:12</code>\n" in gate_markdown(gate(fingerprint="sha256:12"), None)
-    parts = {"gpu": "H100|80GB", "driver": None, "engines": {"target": "ab"}}
-    assert "\nFingerprint: gpu <code>H100&#124;80GB</code>, engines target <code>ab</code>\n" in gate_markdown(
-        gate(), {"fingerprint": parts}
+def test_a_fingerprint_is_folded() -> None:
+    """As a word or by its parts, those left out that the run has not; and nothing where the documents have none."""
+    parts = {"gpu": "H100|80GB", "driver": None, "image": "-", "engines": {"target": "ab"}}
+    shown = "gpu <code>H100&#124;80GB</code>, engines target <code>ab</code>"
+
+    assert "\n\nMeasured with <code>sha256:12</code>\n\n</details>" in gate_markdown(
+        gate(fingerprint="sha256:12"), None
     )
-    assert "Fingerprint" not in gate_markdown(DOCUMENTS["gate"], DOCUMENTS["load"])
+    for text in (gate_markdown(gate(), {"fingerprint": parts}), gate_markdown(gate(fingerprint=parts), None)):
+        assert f"<details><summary>Fingerprint</summary>\n\nMeasured with {shown}\n\n</details>\n" in text
+    for nothing in (None, {}, {"driver": "-"}):
+        assert "Fingerprint" not in gate_markdown(gate(fingerprint=nothing), {**DOCUMENTS["load"], "fingerprint": {}})
 
 
 def test_what_makes_a_run_less_than_it_seems_is_said() -> None:

@@ -145,6 +145,14 @@ def test_rules_checks_findings_and_circumstances_are_on_the_page() -> None:
         assert words in PAGE.text
 
 
+def test_what_the_run_was_measured_with_is_on_the_page() -> None:
+    """Field by field."""
+    load = {**DOCUMENTS["load"], "fingerprint": {"engine.target": "0123456789abcdef", "driver": "550.54"}}
+    page = Page(render({**DOCUMENTS, "load": load}))
+
+    assert all(word in page.text for word in ("Fingerprint", "engine.target", "0123456789abcdef", "550.54"))
+
+
 def test_it_follows_the_readers_light_or_dark() -> None:
     """Both schemes define the same colours."""
     style = render(DOCUMENTS)

@@ -140,7 +140,7 @@ ERRORS = {
         "ensemble.produced-twice",
     ),
     "batches that a step does not take": (
-        replace(ENSEMBLE, "max_batch_size: 1", "max_batch_size: 4"),
+        replace(ENSEMBLE, "max_batch_size: 3", "max_batch_size: 4"),
         "ensemble.batch-size",
     ),
     "ensemble without steps": (
@@ -148,13 +148,13 @@ ERRORS = {
         "ensemble.no-steps",
     ),
     "name differs": (replace(PREPROCESSING, 'name: "preprocessing"', 'name: "pre"'), "repo.name-differs"),
-    "unknown field": (replace(PREPROCESSING, "max_batch_size: 1", "max_batch_sise: 1"), "repo.pbtxt-parse"),
+    "unknown field": (replace(PREPROCESSING, "max_batch_size: 3", "max_batch_sise: 1"), "repo.pbtxt-parse"),
     "placeholder in a number": (
-        replace(PREPROCESSING, "max_batch_size: 1", "max_batch_size: ${size}"),
+        replace(PREPROCESSING, "max_batch_size: 3", "max_batch_size: ${size}"),
         "repo.placeholder",
     ),
     "placeholder in a string": (parameter(TARGET, "gpt_model_path", "${engine_dir}"), "repo.placeholder"),
-    "negative batch": (replace(PREPROCESSING, "max_batch_size: 1", "max_batch_size: -1"), "repo.batch-size"),
+    "negative batch": (replace(PREPROCESSING, "max_batch_size: 3", "max_batch_size: -1"), "repo.batch-size"),
     "no type": (replace(PREPROCESSING, '"END_ID" data_type: TYPE_INT32', '"END_ID"'), "tensor.type-missing"),
     "no dimensions": (
         replace(PREPROCESSING, '"END_ID" data_type: TYPE_INT32 dims: [1]', '"END_ID" data_type: TYPE_INT32'),
@@ -319,10 +319,10 @@ def test_an_engine_built_for_shorter_sequences_is_an_error() -> None:
 def test_findings_say_where() -> None:
     """A parse error names file and line, a placeholder the same and what it was."""
     (parse_error,) = [
-        f for f in broken(replace(PREPROCESSING, "max_batch_size: 1", "max_sise: 1")) if f.code == "repo.pbtxt-parse"
+        f for f in broken(replace(PREPROCESSING, "max_batch_size: 3", "max_sise: 1")) if f.code == "repo.pbtxt-parse"
     ]
     (placeholder,) = [
-        f for f in broken(replace(PREPROCESSING, "max_batch_size: 1", "max_batch_size: ${n}")) if "${n}" in f.message
+        f for f in broken(replace(PREPROCESSING, "max_batch_size: 3", "max_batch_size: ${n}")) if "${n}" in f.message
     ]
 
     assert parse_error.where == f"{PREPROCESSING}:3"

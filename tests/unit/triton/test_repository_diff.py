@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -51,6 +52,18 @@ def rows(changes: tuple[Change, ...]) -> list[tuple[str, str, str | None, str | 
 def test_a_repository_is_the_same_as_itself() -> None:
     """No difference, no change."""
     assert diff_repositories(tree(), tree()) == ()
+
+
+def test_how_long_an_engine_was_built_does_not_count() -> None:
+    """The same engine built elsewhere is no change; one of another size is."""
+
+    def with_engine(size: int, build_s: float) -> Tree:
+        engine = {"key": "a" * 64, "size_bytes": size, "build_s": build_s}
+        return {**tree(), "specdeploy.json": json.dumps({"engines": {"target": engine}}).encode()}
+
+    assert diff_repositories(with_engine(7, 1.5), with_engine(7, 20.0)) == ()
+    (size,) = diff_repositories(with_engine(7, 1.5), with_engine(8, 1.5))
+    assert (size.before, size.after) == ("7", "8")
 
 
 def test_order_and_writing_do_not_count() -> None:

@@ -102,6 +102,20 @@ def test_calls_never_ask_for_more_than_is_left(seed, drafts, most) -> None:
     assert target.calls[0]["drafts"] == 0
 
 
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), longest=st.integers(1, 5), most=st.integers(1, 20), least=st.integers(0, 9))
+def test_no_call_of_the_target_alone_is_longer_than_allowed(seed, longest, most, least) -> None:
+    """Between two calls a request can be cancelled; how long they are does not show in the answer."""
+    model = TableModel(seed, VOCAB)
+    target = TableTarget(model, end_id=END)
+    alone = plan(num_draft_tokens=0, longest_call=longest, max_new_tokens=most, min_tokens=min(least, most))
+
+    answer = ids_of(DraftTargetLoop(PROMPT, alone, TableDraft(model), target))
+
+    assert greedy_answer(model, PROMPT.tolist(), most, END, min(least, most)) == answer
+    assert max(call["count"] for call in target.calls) <= longest
+
+
 def test_the_first_token_comes_from_one_target_call_without_drafts() -> None:
     """The first token leaves before the draft has been asked for anything."""
     model = TableModel(3, VOCAB)
@@ -159,6 +173,22 @@ def test_min_tokens_is_uniform_within_every_verify_call() -> None:
     assert target.calls[0]["min_tokens"] == 1
 
 
+def test_before_min_tokens_drafts_are_matched() -> None:
+    """The draft may draw the end token and the target may not: the logits are not those that were drawn from."""
+    seen = []
+
+    def target(ids, draft, count, **options) -> Answer:
+        seen.append((len(ids) - PROMPT.size, draft.ids.size, draft.logits is None))
+        return TableTarget(model, end_id=-1)(ids, draft, count, **options)
+
+    model = TableModel(11, VOCAB)
+    list(DraftTargetLoop(PROMPT, plan(min_tokens=6, end_id=-1), TableDraft(model, logits=True), target))
+
+    drafted = [(generated, matched) for generated, drafts, matched in seen if drafts]
+    assert {matched for generated, matched in drafted if generated < 6} == {True}
+    assert {matched for generated, matched in drafted if generated >= 6} == {False}
+
+
 @pytest.mark.parametrize("slice_tokens", [0, 2])
 def test_a_failing_draft_leaves_the_answer_to_the_target(slice_tokens) -> None:
     """The request is finished correctly, and says that the draft failed."""
@@ -173,6 +203,48 @@ def test_a_failing_draft_leaves_the_answer_to_the_target(slice_tokens) -> None:
     assert [group.draft_failed for group in groups[:2]] == [False, False]
     assert all(group.draft_failed and not group.drafted for group in groups[2:])
     assert (loop.draft_failure, len(draft.calls)) == ("the draft is gone", 2)
+
+
+def refusing(target: TableTarget, ids=None):
+    """Return an engine that refuses every call with drafts, or answers them with *ids*."""
+
+    def call(given, draft, count, **options) -> Answer:
+        if not draft.ids.size:
+            return target(given, draft, count, **options)
+        if ids is None:
+            raise EngineFault("draft_logits has another vocabulary")
+        return Answer(ids=np.array(ids, np.int32))
+
+    return call
+
+
+@pytest.mark.parametrize("ids", [None, [], [1] * 9], ids=["refused", "nothing", "too much"])
+def test_drafts_that_the_target_cannot_verify_do_not_fail_the_request(ids) -> None:
+    """The target is asked again alone, finishes the answer, and the draft is what failed."""
+    model = TableModel(3, VOCAB)
+    draft = TableDraft(model)
+    loop = DraftTargetLoop(PROMPT, plan(end_id=-1), draft, refusing(TableTarget(model), ids))
+
+    groups = list(loop)
+
+    assert greedy_answer(model, PROMPT.tolist(), 12) == ids_of(groups)
+    assert (len(draft.calls), groups[-1].draft_failed) == (1, True)
+    assert "its drafts were not verified" in loop.draft_failure
+
+
+def test_a_target_that_fails_with_and_without_drafts_is_the_one_that_failed() -> None:
+    """The error is that of the call without drafts."""
+    calls = []
+
+    def target(_ids, draft, _count, **_options) -> Answer:
+        calls.append(draft.ids.size)
+        if len(calls) == 1:
+            return Answer(ids=np.array([1], np.int32))
+        raise EngineFault(f"call {len(calls)} failed")
+
+    with pytest.raises(EngineFault, match="call 3 failed"):
+        list(DraftTargetLoop(PROMPT, plan(), TableDraft(TableModel(1, VOCAB)), target))
+    assert calls == [0, 3, 0]
 
 
 @pytest.mark.parametrize("ids", [[], [1] * 5], ids=["nothing", "too much"])

@@ -181,11 +181,12 @@ def test_inputs_go_where_they_belong_under_the_engines_names() -> None:
         ({"top_k": [2]}, True),
         ({"top_p": [0.9]}, True),
         ({"top_p": [0.0]}, False),
+        ({"top_k": [1], "top_p": [0.9]}, False),
         ({"top_p": [0.9], "temperature": [0.0]}, False),
     ],
 )
 def test_decoding_is_greedy_unless_sampling_is_asked_for(inputs, sampled) -> None:
-    """As in TensorRT-LLM: greedy unless top_k > 1 or top_p > 0, and at temperature 0."""
+    """As in TensorRT-LLM: greedy at top_k 1, at temperature 0, and unless top_k or top_p asks for more."""
     request = read(**inputs)
 
     assert (sampled, sampled) == (request.sampled, request.use_draft_logits)
@@ -231,6 +232,12 @@ def test_without_a_draft_model_everything_is_decoded_by_the_target() -> None:
 def test_a_control_is_one_call_unless_something_could_end_or_show_it_earlier(inputs, slice_tokens) -> None:
     """One call where nothing is gained by more; a seeded sample is sliced alike, streamed or not, to be the same."""
     assert slice_tokens == read(num_draft_tokens=[0], **inputs).plan.slice_tokens
+
+
+def test_a_call_is_no_longer_than_what_a_client_that_has_gone_may_cost() -> None:
+    """Eight slices, unless the engine keeps state over the call."""
+    assert read(num_draft_tokens=[0]).plan.longest_call == 64
+    assert read(repetition_penalty=[1.1]).plan.longest_call == 0
 
 
 def test_a_seed_of_64_bits_survives() -> None:

@@ -104,7 +104,7 @@ class TritonPythonModel:
             for response in respond(run, asked.decoding, self._vocabulary, _never):
                 counted = dataclasses.replace(response, statistics=run.statistics)
                 if response.final:
-                    self._metrics.add(run.statistics)
+                    self._metrics.add(run.statistics, response.bypass_reason)
                 outputs = response_outputs(counted, num_input_tokens=asked.decoding.prompt_ids.size)
                 # The stub may not free a tensor before it is sent, and not one that nobody asked for: hence the named
                 # list, and only wanted tensors in it.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
-from preprocessing_words import RequestError, embedding_bias, word_list
+from preprocessing_words import RequestError, embedding_bias, stacked, word_list
 from tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -65,6 +65,12 @@ class TritonPythonModel:
         )
 
     def _outputs(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the outputs of a request, which may be of several texts."""
+        count = max((len(tensor) for tensor in tensors.values()), default=1)
+        rows = [self._row({name: tensor[row : row + 1] for name, tensor in tensors.items()}) for row in range(count)]
+        return {name: stacked(name, [row[name] for row in rows], self._pad_id) for name in rows[0]}
+
+    def _row(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         ids = self._prompt_ids(tensors)
         return {
             "INPUT_ID": ids,

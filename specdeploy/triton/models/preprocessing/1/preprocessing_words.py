@@ -6,7 +6,7 @@ Triton.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,20 @@ def word_list(words: Sequence[str], encode: Encode) -> npt.NDArray[np.int32]:
     rows[0, 1] = -1
     rows[0, 1, : len(ends)] = ends
     return rows
+
+
+def stacked(name: str, rows: Sequence[npt.NDArray[Any]], pad_id: int) -> npt.NDArray[Any]:
+    """Return one output of all rows as a batch; what is shorter is filled up as a single row would be."""
+    longest = max(row.shape[-1] for row in rows)
+    filler = np.zeros((*rows[0].shape[1:-1], longest), rows[0].dtype)
+    if name == "INPUT_ID":
+        filler[:] = pad_id
+    if name in {"BAD_WORDS_IDS", "STOP_WORDS_IDS"}:
+        filler[1] = -1
+    batch = np.repeat(filler[np.newaxis], len(rows), axis=0)
+    for filled, row in zip(batch, rows, strict=True):
+        filled[..., : row.shape[-1]] = row[0]
+    return batch
 
 
 def embedding_bias(

@@ -85,6 +85,8 @@ class _AnswerWriter:
         self._written = 0
         self._cum_log_prob = 0.0
         self._bypass_reason = request.bypass_reason
+        # Why the target has been alone so far, where that may change.
+        self._pause = ""
 
     def responses(self, groups: Iterable[Group], cancelled: Callable[[], bool]) -> Iterator[Response]:
         """Yield one response for each group, until one is final."""
@@ -102,6 +104,7 @@ class _AnswerWriter:
             self._reports.record(group.answer.reported)
         elif group.drafted:
             self._steps.record(drafted=group.drafted, accepted=group.accepted)
+        self._pause = group.pause
         if group.draft_failed:
             self._bypass_reason = "draft_failed"
         answer = group.answer
@@ -135,6 +138,7 @@ class _AnswerWriter:
         extras: tuple[tuple[str, npt.NDArray[np.generic]], ...],
     ) -> Response:
         self._written += ids.size
+        statistics = (self._reports or self._steps).snapshot()
         return Response(
             texts=texts,
             ids=ids,
@@ -142,8 +146,8 @@ class _AnswerWriter:
             cum_log_prob=self._cum_log_prob if self._request.return_log_probs else None,
             num_output_tokens=self._written,
             finish_reason=finish_reason,
-            bypass_reason=self._bypass_reason,
-            statistics=(self._reports or self._steps).snapshot(),
+            bypass_reason=self._bypass_reason or ("" if statistics.drafted else self._pause),
+            statistics=statistics,
             extras=extras,
         )
 

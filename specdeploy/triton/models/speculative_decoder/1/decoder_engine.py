@@ -1,8 +1,10 @@
 """The two engines as callables, over requests that Triton passes on to their models.
 
 Each call is one request with one response: ``exec()``, never ``exec(decoupled=True)``, whose response iterator is
-freed in a way that brings the process down on Triton before 24.12 (python_backend PR 390). Knows the engines' tensors;
-knows nothing of the loop and of the client's request beyond what it was given to pass on.
+freed in a way that brings the process down on Triton before 24.12 (python_backend PR 390). Nor do calls carry the
+client's trace: ``execute`` has returned by then, and Triton 2.51 with tracing on dies of a call that does.
+
+Knows the engines' tensors; knows nothing of the loop and of the client's request beyond what it was given to pass on.
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from decoder_deadline import DeadlineError
 from decoder_loop import Answer, Draft, EngineFault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from decoder_deadline import DeadlineCaller
     from decoder_loop import Ids
     from decoder_request import DecodeRequest, Tensor
     from decoder_settings import Settings
@@ -23,7 +27,6 @@ if TYPE_CHECKING:
 # Triton's own classes carry no types.
 InferenceRequest: TypeAlias = Any
 InferenceResponse: TypeAlias = Any
-ResponseSender: TypeAlias = Any
 
 # What an engine that drafts on its own says of one call.
 _REPORTED: Final = ("total_draft_tokens", "total_accepted_draft_tokens")
@@ -94,9 +97,18 @@ class _Engine:
 
 
 class TritonDraft:
-    """The draft engine of one request; see ``decoder_loop.DraftEngine``."""
+    """The draft engine of one request; see ``decoder_loop.DraftEngine``.
 
-    def __init__(self, settings: Settings, request: DecodeRequest, request_id: str) -> None:
+    Args:
+        settings: Those of the deployment.
+        request: What is decoded.
+        request_id: The client's id of the request.
+        in_time: Makes the calls: a draft that hangs must not take the request with it.
+    """
+
+    def __init__(self, settings: Settings, request: DecodeRequest, request_id: str, in_time: DeadlineCaller) -> None:
+        self._model = settings.draft_model
+        self._in_time = in_time
         self._sampled = request.sampled
         self._with_logits = request.use_draft_logits
         self._fast_logits = settings.fast_logits
@@ -111,9 +123,9 @@ class TritonDraft:
 
     def __call__(self, ids: Ids, count: int, *, seed: int) -> Draft:
         """Propose ``count`` tokens that continue ``ids``."""
-        tensors = self._engine.call(ids, count, _seed(seed) if self._sampled else {})
+        tensors = self._call(ids.copy(), count, _seed(seed) if self._sampled else {})
         proposed = tensors["output_ids"].reshape(-1)
-        if not self._with_logits:
+        if not (self._with_logits and proposed.size):
             return Draft(ids=proposed)
         logits = tensors["generation_logits"]
         logits = logits.reshape(-1, logits.shape[-1])
@@ -123,6 +135,12 @@ class TritonDraft:
         if len(logits) < proposed.size:
             raise EngineFault(f"the draft engine answered {len(logits)} rows of logits for {proposed.size} tokens")
         return Draft(ids=proposed, logits=logits[: proposed.size])
+
+    def _call(self, ids: Ids, count: int, more: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        try:
+            return self._in_time(lambda: self._engine.call(ids, count, more))
+        except DeadlineError as error:
+            raise EngineFault(f"engine {self._model!r} {error}") from error
 
 
 class TritonTarget:

@@ -12,13 +12,14 @@ Knows nothing of Triton, of text, of threads and of how an engine works.
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 Ids: TypeAlias = npt.NDArray[np.int32]
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -62,6 +63,38 @@ class Answer:
     reported: tuple[int, int] | None = None
 
 
+class Pace(Protocol):
+    """Decides how much each round drafts, and hears what became of it; see ``decoder_policy``."""
+
+    @property
+    def reason(self) -> str:
+        """Why the round that was begun last carries no drafts; empty where there was no room, or nothing to draft."""
+
+    def begin(self, longest: int) -> int:
+        """Return how many tokens a round drafts, at most ``longest``; 0 for a round of the target alone."""
+
+    def end(self, *, drafted: int, accepted: int, tokens: int, draft_s: float, target_s: float) -> None:
+        """Hear of the round: tokens drafted, accepted and emitted, and the seconds of both engines."""
+
+    def failed(self) -> None:
+        """Hear that the draft failed, so that the round was none."""
+
+
+class _Steady:
+    """Drafts as much as there is room for."""
+
+    reason = ""
+
+    def begin(self, longest: int) -> int:
+        return longest
+
+    def end(self, **_: float) -> None:
+        pass
+
+    def failed(self) -> None:
+        pass
+
+
 class DraftEngine(Protocol):
     """Proposes tokens."""
 
@@ -88,10 +121,13 @@ class Plan:
         min_tokens: The end token is not taken before the answer has this many tokens.
         slice_tokens: Tokens per call when the target is alone, after a first call of one token; 0 asks for the whole
             answer in one call.
+        longest_call: The most tokens of one call without drafts, so that a request that nobody waits for any more ends;
+            0 sets no limit.
         restartable: False when the target keeps state over the tokens of one call (penalties, grammars, beams), so
             that a second call would not continue the first exactly.
         end_is_kept: Whether the engines answer the end token as the last one. NVIDIA's leave it out: an answer that
             ends at once is empty there.
+        paused_tokens: Tokens per call while a request that drafts goes without.
     """
 
     max_new_tokens: int
@@ -100,8 +136,10 @@ class Plan:
     seed: int
     min_tokens: int = 0
     slice_tokens: int = 0
+    longest_call: int = 0
     restartable: bool = True
     end_is_kept: bool = True
+    paused_tokens: int = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,6 +152,9 @@ class Group:
         accepted: How many of them were accepted.
         finish_reason: ``end_id`` or ``length`` on the last group, else empty.
         draft_failed: The draft engine has failed and the target has gone on alone.
+        pause: Why the target was alone in this round of a request that drafts; empty otherwise.
+        draft_s: What the draft took (seconds); 0.0 where it was not asked.
+        target_s: What the target took.
     """
 
     answer: Answer
@@ -121,6 +162,9 @@ class Group:
     accepted: int = 0
     finish_reason: str = ""
     draft_failed: bool = False
+    pause: str = ""
+    draft_s: float = 0.0
+    target_s: float = 0.0
 
 
 def _mix(value: int) -> int:
@@ -185,19 +229,32 @@ class DraftTargetLoop:
     """Iterates over the verified groups of one request; the consumer stops it early by not asking for more.
 
     The first target call carries no draft: its single token is the answer's first and can leave at once. Then, each
-    round, the draft proposes and the target verifies. When the draft fails, the target finishes alone.
+    round, the draft proposes and the target verifies. When the draft fails, or the target refuses what it proposed, the
+    target finishes alone.
 
     Args:
         prompt: Token ids of the prompt, at least one.
         plan: What the request asks for.
         draft: The draft engine.
         target: The target engine.
+        pace: Decides how much is drafted; None drafts what the plan says.
+        clock: Seconds, for what the engines take.
     """
 
-    def __init__(self, prompt: Ids, plan: Plan, draft: DraftEngine, target: TargetEngine) -> None:
+    def __init__(
+        self,
+        prompt: Ids,
+        plan: Plan,
+        draft: DraftEngine,
+        target: TargetEngine,
+        pace: Pace | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._plan = plan
         self._draft = draft
         self._target = target
+        self._pace: Pace = pace or _Steady()
+        self._clock = clock
         self._buffer = TokenBuffer(prompt, plan.max_new_tokens)
         self._generated = 0
         self._round = 0
@@ -207,7 +264,7 @@ class DraftTargetLoop:
         """Yield groups until one carries a finish reason.
 
         Raises:
-            EngineFault: The target failed, or answered nothing, or more than it was asked for.
+            EngineFault: The target failed without drafts, or answered nothing, or more than it was asked for.
         """
         group = self._extend(NO_DRAFT, self._first_count())
         yield group
@@ -226,6 +283,11 @@ class DraftTargetLoop:
         return self._plan.max_new_tokens - self._generated
 
     @property
+    def _missing(self) -> int:
+        """How many tokens must come before the end token may; not above 0 when it may come now."""
+        return self._plan.min_tokens - self._generated
+
+    @property
     def _speculating(self) -> bool:
         return self._plan.num_draft_tokens > 0 and not self._draft_failure
 
@@ -233,10 +295,43 @@ class DraftTargetLoop:
         return 1 if self._speculating or self._plan.slice_tokens else self._remaining
 
     def _next_group(self) -> Group:
-        draft = self._propose() if self._speculating else NO_DRAFT
-        if self._speculating:
-            return self._extend(draft, draft.ids.size + 1)
-        return self._extend(NO_DRAFT, min(self._plan.slice_tokens or self._remaining, self._remaining))
+        longest = self._draft_length()
+        if self._speculating and not longest:
+            # No room for a draft, which the next round may have again.
+            return self._extend(NO_DRAFT, 1)
+        wanted = self._pace.begin(longest if self._speculating else 0)
+        group = self._drafted_group(wanted) if wanted else None
+        if group is None:
+            if wanted:
+                # The draft failed: this is another round.
+                self._pace.begin(0)
+            pause = self._pace.reason if self._speculating else ""
+            slice_tokens = self._plan.slice_tokens or (self._plan.paused_tokens if pause else self._remaining)
+            group = dataclasses.replace(self._extend(NO_DRAFT, min(slice_tokens, self._remaining)), pause=pause)
+        self._pace.end(
+            drafted=group.drafted,
+            accepted=group.accepted,
+            tokens=group.answer.ids.size,
+            draft_s=group.draft_s,
+            target_s=group.target_s,
+        )
+        return group
+
+    def _drafted_group(self, count: int) -> Group | None:
+        """Draft and verify; None when the draft failed, or the target refused what it proposed."""
+        started_s = self._clock()
+        draft = self._propose(count)
+        draft_s = self._clock() - started_s
+        if not self._draft_failure:
+            try:
+                return dataclasses.replace(self._extend(draft, draft.ids.size + 1), draft_s=draft_s)
+            except EngineFault as error:
+                if not draft.ids.size:
+                    raise
+                # Ids or logits of another vocabulary, say. Whose fault it was shows when the target is asked alone.
+                self._draft_failure = f"its drafts were not verified: {error}"
+        self._pace.failed()
+        return None
 
     def _draft_length(self) -> int:
         """Leave room for the target's own token, and let no group cross the point where ``min_tokens`` is reached.
@@ -245,29 +340,35 @@ class DraftTargetLoop:
         positions of one verify step; groups that lie wholly before or after it are exact on all of them.
         """
         length = min(self._plan.num_draft_tokens, self._remaining - 1)
-        missing = self._plan.min_tokens - self._generated
-        return min(length, missing - 1) if missing > 0 else length
+        return max(min(length, self._missing - 1) if self._missing > 0 else length, 0)
 
-    def _propose(self) -> Draft:
-        count = self._draft_length()
-        if count < 1:
-            return NO_DRAFT
+    def _propose(self, count: int) -> Draft:
+        """Ask the draft for tokens.
+
+        While the end token may not come, the logits stay behind: the draft drew with the end token among its choices
+        and the target verifies without it, so that rejection sampling would compare with other probabilities than were
+        drawn from. Without logits the target matches tokens, which is exact for any draft.
+        """
         try:
             draft = self._draft(self._buffer.ids, count, seed=derive_seed(self._plan.seed, self._round, _DRAFT_ROLE))
         except EngineFault as error:
             self._draft_failure = str(error)
             return NO_DRAFT
-        logits = None if draft.logits is None else draft.logits[:count]
+        logits = None if draft.logits is None or self._missing > 0 else draft.logits[:count]
         return Draft(ids=draft.ids[:count], logits=logits)
 
     def _extend(self, draft: Draft, count: int) -> Group:
+        if self._plan.longest_call and not draft.ids.size:
+            count = min(count, self._plan.longest_call)
+        started_s = self._clock()
         answer = self._target(
             self._buffer.ids,
             draft,
             count,
             seed=derive_seed(self._plan.seed, self._round, _TARGET_ROLE),
-            min_tokens=min(max(self._plan.min_tokens - self._generated, 0), count),
+            min_tokens=min(max(self._missing, 0), count),
         )
+        target_s = self._clock() - started_s
         answer = self._checked(answer, count)
         self._buffer.append(answer.ids)
         self._generated += answer.ids.size
@@ -277,6 +378,7 @@ class DraftTargetLoop:
             accepted=matched_prefix(draft.ids, answer.ids),
             finish_reason=self._finish_reason(answer.ids, count),
             draft_failed=bool(self._draft_failure),
+            target_s=target_s,
         )
 
     def _checked(self, answer: Answer, count: int) -> Answer:

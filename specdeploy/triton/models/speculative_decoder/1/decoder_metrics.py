@@ -1,4 +1,4 @@
-"""Adds up the drafts of all requests where operators look: counters on the server's metrics page.
+"""Adds up the drafts of all requests where operators look: on the server's metrics page.
 
 Knows Triton's metrics and what they are called; what an engine keeps to itself is not counted. A server without metrics
 has none, and decodes all the same.
@@ -7,25 +7,51 @@ has none, and decodes all the same.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import triton_python_backend_utils as pb_utils
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from decoder_stats import Statistics
 
+# Triton's own classes carry no types.
+Metric: TypeAlias = Any
+
+STEPS: Final = "specdeploy_spec_steps_total"
+DRAFTED: Final = "specdeploy_draft_tokens_total"
+ACCEPTED: Final = "specdeploy_accepted_draft_tokens_total"
+ACCEPTED_AT: Final = "specdeploy_accepted_draft_tokens_per_position_total"
+REQUESTS: Final = "specdeploy_requests_total"
+BYPASSES: Final = "specdeploy_bypassed_requests_total"
+FAILURES: Final = "specdeploy_draft_failures_total"
+LEFT_ALONE: Final = "specdeploy_draft_left_alone"
+LENGTH: Final = "specdeploy_draft_length"
+ACCEPTANCE: Final = "specdeploy_acceptance_length"
+
 # Prometheus' convention: a counter's name says what it counts, and ends in _total.
-_COUNTERS: Final[Mapping[str, str]] = {
-    "specdeploy_spec_steps_total": "Verify steps of all requests that carried draft tokens",
-    "specdeploy_draft_tokens_total": "Draft tokens of all requests that the target checked",
-    "specdeploy_accepted_draft_tokens_total": "Draft tokens of all requests that the target accepted",
+COUNTERS: Final[Mapping[str, str]] = {
+    STEPS: "Verify steps of all requests that carried draft tokens",
+    DRAFTED: "Draft tokens of all requests that the target checked",
+    ACCEPTED: "Draft tokens of all requests that the target accepted",
+    ACCEPTED_AT: "Verify steps that accepted the draft token at this position, the first being 0",
+    REQUESTS: "Requests that were answered to their end, or until they were cancelled",
+    BYPASSES: "Those of them that the target finished alone, by reason",
+    FAILURES: "Requests whose draft failed on the way, so that the target finished alone",
 }
+GAUGES: Final[Mapping[str, str]] = {
+    LEFT_ALONE: "1 while the draft is left alone because it kept failing, else 0",
+    LENGTH: "Draft tokens in a verify step of the speculating request that ended last, on average",
+}
+HISTOGRAMS: Final[Mapping[str, str]] = {
+    ACCEPTANCE: "Tokens that a verify step of a request came to, on average: 1 and what was accepted",
+}
+_ACCEPTANCE_BUCKETS: Final = [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0]
 
 
 class DraftMetrics:
-    """The counters of one model.
+    """The metrics of one model; may be used from any thread.
 
     Args:
         args: What Triton gives a model when it starts: its name and version are the labels.
@@ -34,22 +60,70 @@ class DraftMetrics:
     def __init__(self, args: Mapping[str, str]) -> None:
         # Triton 2.51 loses the model's process when two threads count at once.
         self._one_at_a_time = threading.Lock()
-        labels = {"model": args["model_name"], "version": args["model_version"]}
+        self._labels = {"model": args["model_name"], "version": args["model_version"]}
+        self._metrics: dict[tuple[str, str], Metric] = {}
         try:
             # A family must live as long as its metrics, or the server forgets both.
-            self._families = [
-                pb_utils.MetricFamily(name=name, description=what, kind=pb_utils.MetricFamily.COUNTER)
-                for name, what in _COUNTERS.items()
-            ]
-            self._counters = [family.Metric(labels=labels) for family in self._families]
+            self._families = dict(_families())
         except pb_utils.TritonModelException as error:
             pb_utils.Logger.log_info(f"this server counts no drafts on its metrics page: {error}")
-            self._counters = []
+            self._families = {}
+            return
+        # Those without a label of their own stand there from the beginning, at 0.
+        for name in (STEPS, DRAFTED, ACCEPTED, REQUESTS, FAILURES, LEFT_ALONE):
+            self._metric(name)
 
-    def add(self, statistics: Statistics) -> None:
-        """Add what one whole request drafted."""
-        counts = (statistics.steps, statistics.drafted, statistics.accepted)
+    def add(self, statistics: Statistics, bypass_reason: str = "") -> None:
+        """Add what one whole request drafted, and why it did not."""
+        if not self._families:
+            return
         with self._one_at_a_time:
-            for counter, count in zip(self._counters, counts, strict=False):
-                if count:
-                    counter.increment(count)
+            self._metric(REQUESTS).increment(1)
+            if bypass_reason:
+                self._metric(BYPASSES, reason=bypass_reason).increment(1)
+            self._count(statistics)
+
+    def draft_failed(self) -> None:
+        """Count a request whose draft failed."""
+        if self._families:
+            with self._one_at_a_time:
+                self._metric(FAILURES).increment(1)
+
+    def draft_left_alone(self, *, alone: bool) -> None:
+        """Say whether requests go without the draft because it kept failing."""
+        if self._families:
+            with self._one_at_a_time:
+                self._metric(LEFT_ALONE).set(int(alone))
+
+    def _count(self, statistics: Statistics) -> None:
+        counts = {STEPS: statistics.steps, DRAFTED: statistics.drafted, ACCEPTED: statistics.accepted}
+        for name, count in counts.items():
+            if count:
+                self._metric(name).increment(count)
+        if not (statistics.steps and statistics.histogram):
+            return
+        for position in range(len(statistics.histogram) - 1):
+            steps = sum(statistics.histogram[position + 1 :])
+            if steps:
+                self._metric(ACCEPTED_AT, position=str(position)).increment(steps)
+        self._metric(LENGTH).set((statistics.drafted or 0) / statistics.steps)
+        self._metric(ACCEPTANCE).observe(1 + (statistics.accepted or 0) / statistics.steps)
+
+    def _metric(self, name: str, **label: str) -> Metric:
+        """Return a metric of a family, which is made when it is first needed."""
+        key = (name, "".join(label.values()))
+        if key not in self._metrics:
+            buckets = {"buckets": _ACCEPTANCE_BUCKETS} if name in HISTOGRAMS else {}
+            self._metrics[key] = self._families[name].Metric(labels={**self._labels, **label}, **buckets)
+        return self._metrics[key]
+
+
+def _families() -> Iterator[tuple[str, Any]]:
+    kinds = (
+        (COUNTERS, pb_utils.MetricFamily.COUNTER),
+        (GAUGES, pb_utils.MetricFamily.GAUGE),
+        (HISTOGRAMS, pb_utils.MetricFamily.HISTOGRAM),
+    )
+    for names, kind in kinds:
+        for name, what in names.items():
+            yield name, pb_utils.MetricFamily(name=name, description=what, kind=kind)

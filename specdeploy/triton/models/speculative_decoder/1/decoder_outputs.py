@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Outputs: TypeAlias = Mapping[str, Callable[[], Tensor]]
 
 
-def response_outputs(response: Response, *, num_input_tokens: int) -> Outputs:
+def response_outputs(response: Response, *, num_input_tokens: int, batch_index: int = 0) -> Outputs:
     """Return the outputs of one response by name; the batch dimension of 1 is in front."""
     return {
         "text_output": partial(_texts, *response.texts),
@@ -32,7 +32,7 @@ def response_outputs(response: Response, *, num_input_tokens: int) -> Outputs:
         "bypass_reason": partial(_texts, response.bypass_reason),
         "num_input_tokens": partial(_row, [num_input_tokens], np.int32),
         "num_output_tokens": partial(_row, [response.num_output_tokens], np.int32),
-        "batch_index": partial(_row, [0], np.int32),
+        "batch_index": partial(_row, [batch_index], np.int32),
         "sequence_index": partial(_row, [0], np.int32),
         **{name: partial(np.asarray, value) for name, value in response.extras},
         **_statistics_outputs(response.statistics),

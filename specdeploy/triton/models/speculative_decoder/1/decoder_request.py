@@ -50,6 +50,9 @@ _TARGET_ONLY: Final = {
 }
 """Inputs that only the target is sent, and their names there."""
 
+_UNSTREAMED_SLICES: Final = 8
+"""Slices of a streamed control that one call of another request may make at most."""
+
 _STATEFUL: Final = frozenset(
     {*_NEUTRAL, *_SEQUENCES, "guided_decoding", "bad_words", "return_context_logits", "return_generation_logits"}
 )
@@ -83,6 +86,8 @@ class DecodeRequest:
         target_inputs: Further tensors for the target engine.
         pass_through: Outputs of the target that are answered unread.
         engine_speculates: The engine drafts on its own.
+        pinned: Every round drafts as the plan says: the request named its number of drafts, or a seed, and what a seed
+            draws depends on the rounds.
     """
 
     prompt_ids: Ids
@@ -99,6 +104,11 @@ class DecodeRequest:
     target_inputs: Mapping[str, Tensor]
     pass_through: tuple[str, ...]
     engine_speculates: bool = False
+    pinned: bool = False
+
+    def without_drafts(self, reason: str) -> DecodeRequest:
+        """Return the request as the target decodes it alone, and why it has to."""
+        return dataclasses.replace(self, plan=dataclasses.replace(self.plan, num_draft_tokens=0), bypass_reason=reason)
 
     @property
     def longest_draft(self) -> int:
@@ -177,7 +187,10 @@ def read_request(tensors: Mapping[str, Tensor], settings: Settings, *, fresh_see
         prompt_ids=prompt,
         prompt_text=_echo(inputs, settings),
         plan=dataclasses.replace(
-            plan, slice_tokens=settings.control_slice_tokens if sliced else 0, restartable=not stateful
+            plan,
+            slice_tokens=settings.control_slice_tokens if sliced else 0,
+            longest_call=0 if stateful else _UNSTREAMED_SLICES * settings.control_slice_tokens,
+            restartable=not stateful,
         ),
         sampled=sampled,
         use_draft_logits=_uses_draft_logits(inputs, settings, sampled=sampled),
@@ -190,6 +203,7 @@ def read_request(tensors: Mapping[str, Tensor], settings: Settings, *, fresh_see
         target_inputs={**shared, **_target_inputs(inputs)},
         pass_through=tuple(name for name in ("context_logits", "generation_logits") if inputs.flag(f"return_{name}")),
         engine_speculates=bool(settings.engine_speculates),
+        pinned=inputs.given("num_draft_tokens") is not None or (sampled and inputs.given("seed") is not None),
     )
 
 
@@ -252,11 +266,11 @@ def _prompt(inputs: _Inputs) -> Ids:
 
 
 def _is_sampled(inputs: _Inputs) -> bool:
-    """Tell whether tokens are drawn: TensorRT-LLM is greedy unless top_k > 1 or top_p > 0, and at temperature 0."""
+    """Tell whether tokens are drawn: TensorRT-LLM is greedy at top_k 1, at temperature 0, and without either limit."""
     top_k = inputs.number("top_k", 0, least=0)
     top_p = inputs.number("top_p", 0.0, least=0, most=1)
     temperature = inputs.number("temperature", 1.0, least=0)
-    return bool((top_k > 1 or top_p > 0) and temperature > 0)
+    return bool((top_k > 1 or (top_p > 0 and top_k != 1)) and temperature > 0)
 
 
 def _uses_draft_logits(inputs: _Inputs, settings: Settings, *, sampled: bool) -> bool:
@@ -294,6 +308,7 @@ def _plan(inputs: _Inputs, settings: Settings, prompt: Ids, *, speculate: bool, 
         seed=fresh_seed if seed is None else int(seed),
         min_tokens=min(inputs.integer("min_tokens", 0, least=0), most),
         end_is_kept=settings.stand_in,
+        paused_tokens=settings.control_slice_tokens,
     )
 
 

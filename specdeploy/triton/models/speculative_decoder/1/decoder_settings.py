@@ -27,11 +27,14 @@ class Settings:
         max_draft_tokens: The most that a request may ask for; 0 is no limit.
         ngram_size: Drafts are looked up in the text: what followed its last tokens before, at most this many of them;
             0 does not.
+        draft_timeout_ms: Longest time that one call to the draft engine may take before the target goes on alone.
         fast_logits: The draft's logits stay on the GPUs, and what it answers in their place is handed on unread.
         engine_speculates: Method by which the engine drafts on its own; empty when the decoder drafts.
         engine_reports: Whether such an engine says what was drafted and accepted.
         engine_input_names: The decoder's name of an input -> the engines' name, where they differ.
         use_draft_logits: Whether sampled requests are verified by rejection sampling on the draft's logits.
+        adaptive: Draft lengths follow what is accepted and what rounds take.
+        draft_len_schedule: (requests, drafts): from so many requests decoded at once, at most so many drafts.
         max_inflight: Requests decoded at once.
         max_seq_len: Longest prompt plus answer, in tokens.
         control_slice_tokens: Tokens per target call of a streamed answer without drafts.
@@ -45,11 +48,14 @@ class Settings:
     num_draft_tokens: int
     max_draft_tokens: int = 0
     ngram_size: int = 0
+    draft_timeout_ms: int = 10_000
     fast_logits: bool = False
     engine_speculates: str = ""
     engine_reports: bool = False
     engine_input_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     use_draft_logits: bool = True
+    adaptive: bool = False
+    draft_len_schedule: tuple[tuple[int, int], ...] = ()
     max_inflight: int
     max_seq_len: int
     control_slice_tokens: int = 16
@@ -76,11 +82,14 @@ def read_settings(parameters: Mapping[str, Mapping[str, str]]) -> Settings:
         num_draft_tokens=_number(values, "num_draft_tokens", least=0),
         max_draft_tokens=_number(values, "max_draft_tokens", least=0, default="0"),
         ngram_size=_number(values, "ngram_size", least=0, default="0"),
+        draft_timeout_ms=_number(values, "draft_timeout_ms", least=1, default="10000"),
         fast_logits=_flag(values, "fast_logits", default=False),
         engine_speculates=values.get("engine_speculates", ""),
         engine_reports=_flag(values, "engine_reports", default=False),
         engine_input_names=_pairs(values, "engine_input_names"),
         use_draft_logits=_flag(values, "use_draft_logits", default=True),
+        adaptive=_flag(values, "adaptive_drafts", default=False),
+        draft_len_schedule=_schedule(values, "draft_len_schedule"),
         max_inflight=_number(values, "max_inflight", least=1),
         max_seq_len=_number(values, "max_seq_len", least=2),
         control_slice_tokens=_number(values, "control_slice_tokens", least=1, default="16"),
@@ -113,6 +122,14 @@ def _pairs(values: Mapping[str, str], key: str) -> dict[str, str]:
     if not all(ours and theirs for ours, _, theirs in pairs):
         raise SettingsError(f"parameter {key!r} of config.pbtxt is {values[key]!r}; it must be ours=theirs,...")
     return {ours: theirs for ours, _, theirs in pairs}
+
+
+def _schedule(values: Mapping[str, str], key: str) -> tuple[tuple[int, int], ...]:
+    """Read ``requests:drafts,...``."""
+    pairs = [entry.partition(":") for entry in values.get(key, "").split(",") if entry]
+    if not all(left.isdecimal() and right.isdecimal() for left, _, right in pairs):
+        raise SettingsError(f"parameter {key!r} of config.pbtxt is {values[key]!r}; it must be requests:drafts,...")
+    return tuple((int(left), int(right)) for left, _, right in pairs)
 
 
 def _flag(values: Mapping[str, str], key: str, *, default: bool) -> bool:

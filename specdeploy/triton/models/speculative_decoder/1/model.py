@@ -8,22 +8,25 @@ decided is in its ``decoder_*`` siblings, which know nothing of Triton but for `
 from __future__ import annotations
 
 import json
-import math
 import secrets
 import threading
-import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import triton_python_backend_utils as pb_utils
 from decoder_answer import respond
+from decoder_batch import row_of
+from decoder_breaker import DraftBreaker
+from decoder_deadline import DeadlineCaller
 from decoder_engine import TritonDraft, TritonTarget
 from decoder_loop import DraftTargetLoop, EngineFault
 from decoder_metrics import DraftMetrics
 from decoder_ngram import NgramDraft
 from decoder_outputs import response_outputs
+from decoder_policy import DraftPolicy
+from decoder_reply import Reply
 from decoder_request import RequestError, read_request
 from decoder_settings import read_settings
 from decoder_text import Vocabulary
@@ -32,13 +35,10 @@ from tokenizers import Tokenizer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from decoder_engine import InferenceRequest, ResponseSender
+    from decoder_answer import Response
+    from decoder_engine import InferenceRequest
+    from decoder_loop import DraftEngine, Pace
     from decoder_request import DecodeRequest
-
-_FINAL: Final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-
-_CANCEL_CHECK_S: Final = 0.01
-"""Asking whether a request is cancelled is a message to the server and back, a tenth of a short round."""
 
 
 class TritonPythonModel:
@@ -53,53 +53,77 @@ class TritonPythonModel:
         self._vocabulary = Vocabulary(Tokenizer.from_file(str(folder / "tokenizer.json")))
         self._workers = ThreadPoolExecutor(self._settings.max_inflight, thread_name_prefix="decode")
         self._free = threading.BoundedSemaphore(self._settings.max_inflight)
+        self._breaker = DraftBreaker()
+        self._in_time = DeadlineCaller(self._settings.draft_timeout_ms / 1000, most=2 * self._settings.max_inflight)
         self._metrics = DraftMetrics(args)
+        self._policy = DraftPolicy(adaptive=self._settings.adaptive, schedule=self._settings.draft_len_schedule)
         if self._settings.stand_in:
             pb_utils.Logger.log_warn("the engines of this deployment are CPU stand-ins for TensorRT-LLM's")
 
     def execute(self, requests: Sequence[InferenceRequest]) -> None:
         """Hand each request to a worker, waiting for a free one, so that what waits does so in Triton's own queue."""
         for request in requests:
-            self._free.acquire()
-            self._workers.submit(self._serve, request, request.get_response_sender())
+            reply, rows = _reply(request)
+            for row in range(rows):
+                self._free.acquire()
+                self._workers.submit(self._serve, request, reply, row)
 
     def finalize(self) -> None:
         """End the workers; Triton unloads a model only when its requests are answered."""
         self._workers.shutdown(wait=True)
+        self._in_time.close()
 
-    def _serve(self, request: InferenceRequest, sender: ResponseSender) -> None:
-        """Answer one request, whatever happens, with exactly one final response."""
+    def _serve(self, request: InferenceRequest, reply: Reply, row: int) -> None:
+        """Answer one text of a request, whatever happens; the request gets exactly one final response."""
         try:
-            self._decode(request, sender)
+            self._decode(request, reply, row)
         except RequestError as error:
-            _send_error(sender, str(error), pb_utils.TritonError.INVALID_ARG)
+            reply.fail(str(error), pb_utils.TritonError.INVALID_ARG)
         except EngineFault as error:
-            _send_error(sender, str(error), pb_utils.TritonError.INTERNAL)
+            reply.fail(str(error), pb_utils.TritonError.INTERNAL)
         except Exception as error:  # noqa: BLE001 - a bug of ours must not leave the client waiting
             pb_utils.Logger.log_error(traceback.format_exc())
-            _send_error(sender, f"the decoder failed: {error!r}", pb_utils.TritonError.INTERNAL)
+            reply.fail(f"the decoder failed: {error!r}", pb_utils.TritonError.INTERNAL)
         finally:
             self._free.release()
 
-    def _decode(self, request: InferenceRequest, sender: ResponseSender) -> None:
-        inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+    def _decode(self, request: InferenceRequest, reply: Reply, row: int) -> None:
+        inputs = row_of({tensor.name(): tensor.as_numpy() for tensor in request.inputs()}, row)
         decoding = read_request(inputs, self._settings, fresh_seed=secrets.randbits(64))
         self._refuse_undeclared(decoding)
+        if decoding.plan.num_draft_tokens and not self._breaker.allows():
+            decoding = decoding.without_drafts("draft_unavailable")
+        with self._policy.request(pinned=decoding.pinned) as pace:
+            self._answer(request, reply, row, decoding, pace)
+
+    def _answer(self, request: InferenceRequest, reply: Reply, row: int, decoding: DecodeRequest, pace: Pace) -> None:
         wanted = set(request.requested_output_names())
-        settings, name = self._settings, request.request_id()
-        draft = NgramDraft(settings.ngram_size) if settings.ngram_size else TritonDraft(settings, decoding, name)
-        target = TritonTarget(settings, decoding, name)
-        loop = DraftTargetLoop(decoding.prompt_ids, decoding.plan, draft, target)
-        for response in respond(loop, decoding, self._vocabulary, _CancelCheck(sender)):
+        name = request.request_id()
+        draft, target = self._draft(decoding, name), TritonTarget(self._settings, decoding, name)
+        loop = DraftTargetLoop(decoding.prompt_ids, decoding.plan, draft, target, pace)
+        for response in respond(loop, decoding, self._vocabulary, reply.cancelled):
             if response.final:
-                self._metrics.add(response.statistics)
-            outputs = response_outputs(response, num_input_tokens=decoding.prompt_ids.size)
-            # The stub may not free a tensor before it is sent, and not one that nobody asked for: hence the named
-            # list, and only wanted tensors in it.
-            tensors = [pb_utils.Tensor(name, make()) for name, make in outputs.items() if name in wanted]
-            sender.send(pb_utils.InferenceResponse(tensors), flags=_FINAL if response.final else 0)
-        if loop.draft_failure:
-            pb_utils.Logger.log_warn(f"the target finished a request alone: {loop.draft_failure}")
+                self._note(loop.draft_failure, response)
+            outputs = response_outputs(response, num_input_tokens=decoding.prompt_ids.size, batch_index=row)
+            # The stub may not free a tensor that nobody asked for: only wanted ones are made.
+            made = {name: make() for name, make in outputs.items() if name in wanted}
+            reply.send(row, made, final=response.final)
+
+    def _draft(self, decoding: DecodeRequest, request_id: str) -> DraftEngine:
+        if self._settings.ngram_size:
+            return NgramDraft(self._settings.ngram_size)
+        return TritonDraft(self._settings, decoding, request_id, self._in_time)
+
+    def _note(self, draft_failure: str, last: Response) -> None:
+        """Count what a request's drafts came to, before its client can know that it is answered."""
+        self._metrics.add(last.statistics, last.bypass_reason)
+        if draft_failure:
+            self._breaker.failed()
+            self._metrics.draft_failed()
+            pb_utils.Logger.log_warn(f"the target finished a request alone: {draft_failure}")
+        elif last.statistics.drafted:
+            self._breaker.worked()
+        self._metrics.draft_left_alone(alone=self._breaker.is_open)
 
     def _refuse_undeclared(self, decoding: DecodeRequest) -> None:
         """Refuse what this deployment's configuration has no output for."""
@@ -108,20 +132,9 @@ class TritonPythonModel:
                 raise RequestError(f"return_{name} is not offered: this deployment has no output {name!r}")
 
 
-class _CancelCheck:
-    """Asks the server whether a request is cancelled, but not more often than is worth it."""
-
-    def __init__(self, sender: ResponseSender) -> None:
-        self._sender = sender
-        self._asked_s = -math.inf
-
-    def __call__(self) -> bool:
-        now_s = time.monotonic()
-        if now_s - self._asked_s < _CANCEL_CHECK_S:
-            return False
-        self._asked_s = now_s
-        return bool(self._sender.is_cancelled())
-
-
-def _send_error(sender: ResponseSender, message: str, code: int) -> None:
-    sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code)), flags=_FINAL)
+def _reply(request: InferenceRequest) -> tuple[Reply, int]:
+    """Return the way back to a request's client, and how many texts it sent; what is missing is noticed later."""
+    inputs = {tensor.name(): tensor for tensor in request.inputs()}
+    rows = int(inputs["input_ids"].shape()[0]) if "input_ids" in inputs else 1
+    stream = rows > 1 and "stream" in inputs and bool(inputs["stream"].as_numpy().any())
+    return Reply(request.get_response_sender(), rows=rows, stream=stream), rows

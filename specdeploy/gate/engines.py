@@ -1,0 +1,104 @@
+"""Rules on the engines themselves: how large they are, and how long they took to build.
+
+Such a number is read off the engines and is not drawn anew by a run, so one run of a baseline is enough to compare
+with, and there is no chance to be reckoned with. It is about the engines, so other engines are what it compares; all
+else that a run is measured with has to be the same.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import TYPE_CHECKING, Any, Final
+
+from specdeploy.gate.baseline import differing_words
+from specdeploy.gate.fingerprint import ENGINE, differences, fingerprint_of
+from specdeploy.gate.outcome import RuleVerdict, amount, distrusted
+from specdeploy.gate.resources import CURES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from specdeploy.gate.baseline import Baseline
+    from specdeploy.gate.document import LoadDocument
+    from specdeploy.gate.evidence import Evidence
+    from specdeploy.gate.outcome import Status
+    from specdeploy.gate.rules import Rule
+
+_UPDATE: Final = "`specdeploy gate baseline update`"
+
+
+def judge_engines(rule: Rule, document: LoadDocument, evidence: Evidence) -> RuleVerdict:
+    """Judge a rule on the engines of a run, by a limit of its own or by the baseline's engines.
+
+    Raises:
+        ConfigError: What was measured cannot be read.
+    """
+    value = document.engine(rule.metric, rule.category)
+    if value is None:
+        return _verdict(rule, "not_measured", None, None, f"is not known: {_cure(rule, document)}")
+    if rule.reference is None:
+        return distrusted(_against_limit(rule, value), document)
+    return distrusted(_against_baseline(rule, value, document, evidence.baseline), document)
+
+
+def _cure(rule: Rule, document: LoadDocument) -> str:
+    return {
+        "openai": "another server tells nothing of its engines",
+        "llmapi": "profile llmapi serves checkpoints as they are, and compiles no engine",
+    }.get(document.profile, CURES[rule.metric])
+
+
+def _against_limit(rule: Rule, value: float) -> RuleVerdict:
+    holds, limit = rule.holds(value), rule.limit or 0.0
+    words = f"is {amount(value, rule.unit)}, which is {'' if holds else 'not '}{rule.comparison} "
+    return _verdict(rule, "pass" if holds else "fail", value, limit, f"{words}{amount(limit, rule.unit)}")
+
+
+def _against_baseline(rule: Rule, value: float, document: LoadDocument, baseline: Baseline | None) -> RuleVerdict:
+    if baseline is None:
+        words = f"is {amount(value, rule.unit)}, and there is no baseline to compare with; {_UPDATE} makes one"
+        return _verdict(rule, "not_measured", value, None, words)
+    other = [
+        field
+        for field in differences(fingerprint_of(document.data), baseline.fingerprint)
+        if not field[0].startswith(ENGINE)
+    ]
+    if other:
+        return _verdict(rule, "not_comparable", value, None, f"was not measured alike: {differing_words(other)}")
+    runs = baseline.values(rule, None)
+    if not runs:
+        return _verdict(rule, "not_measured", value, None, f"is not in the baseline; {_UPDATE} adds it")
+    return _compared(rule, value, statistics.median(runs), len(runs))
+
+
+def _compared(rule: Rule, value: float, reference: float, independent: int) -> RuleVerdict:
+    limit = reference * (1 + rule.allowed)
+    worse = value / reference - 1 if reference else math.inf
+    floored = 0 < value - reference <= rule.floor
+    status: Status = "pass" if value <= limit or floored else "fail"
+    allowed = f"the {rule.allowed * 100:.4g} % that are allowed"
+    why = f"{'within' if value <= limit else 'more than'} {allowed}"
+    if floored:
+        why = f"no more than the floor of {amount(rule.floor, rule.unit)}"
+    words = f"is {amount(value, rule.unit)}, and {amount(reference, rule.unit)} in the baseline: {_share(worse)}, {why}"
+    told = {"reference": reference, "independent": independent, "worse": worse if math.isfinite(worse) else None}
+    return _verdict(rule, status, value, limit, words, told)
+
+
+def _share(worse: float) -> str:
+    return "unchanged" if not worse else f"{abs(worse) * 100:.3g} % {'more' if worse > 0 else 'less'}"
+
+
+def _verdict(
+    rule: Rule,
+    status: Status,
+    value: float | None,
+    limit: float | None,
+    words: str,
+    numbers: Mapping[str, Any] | None = None,
+) -> RuleVerdict:
+    reason = f"{rule.selector} {words}."
+    return RuleVerdict(
+        rule=rule, status=status, value=value, limit=limit, point=None, reason=reason, numbers=numbers or {}
+    )

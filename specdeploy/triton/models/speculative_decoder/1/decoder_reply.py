@@ -1,0 +1,84 @@
+"""The way back to the client of one request, of one text or several: responses, and exactly one final one.
+
+Knows Triton's response sender; knows nothing of what is answered.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import triton_python_backend_utils as pb_utils
+from decoder_batch import joined
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from decoder_request import Tensor
+
+# Triton's own classes carry no types.
+ResponseSender: TypeAlias = Any
+
+_FINAL: Final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+_CANCEL_CHECK_S: Final = 0.01
+"""Asking whether a request is cancelled is a message to the server and back, a tenth of a short round."""
+
+
+class Reply:
+    """Sends what the rows of a request come to; each row may be answered on a thread of its own.
+
+    A streamed request gets each row's responses as they come; one that is not gets a single response of all rows. An
+    error of one row ends the request.
+
+    Args:
+        sender: Triton's sender of the request.
+        rows: Texts of the request.
+        stream: Whether the request is streamed.
+    """
+
+    def __init__(self, sender: ResponseSender, *, rows: int = 1, stream: bool = False) -> None:
+        self._sender = sender
+        self._in_pieces = stream or rows == 1
+        self._open = set(range(rows))
+        self._answers: dict[int, Mapping[str, Tensor]] = {}
+        self._one_at_a_time = threading.Lock()
+        self._asked_s = -math.inf
+
+    def send(self, row: int, outputs: Mapping[str, Tensor], *, final: bool) -> None:
+        """Answer a row; ``final`` says that it is the row's last response."""
+        with self._one_at_a_time:
+            if not self._open:
+                return
+            if final:
+                self._open.discard(row)
+            if self._in_pieces:
+                self._send(outputs, final=not self._open)
+                return
+            self._answers[row] = outputs
+            if not self._open:
+                self._send(joined([self._answers[number] for number in sorted(self._answers)]), final=True)
+
+    def fail(self, message: str, code: int) -> None:
+        """Answer the whole request with an error, unless it has had its final response."""
+        with self._one_at_a_time:
+            if self._open:
+                self._open.clear()
+                self._sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code)), flags=_FINAL)
+
+    def cancelled(self) -> bool:
+        """Say whether nobody waits for a row any more; the server is not asked more often than is worth it."""
+        if not self._open:
+            return True
+        now_s = time.monotonic()
+        if now_s - self._asked_s < _CANCEL_CHECK_S:
+            return False
+        self._asked_s = now_s
+        return bool(self._sender.is_cancelled())
+
+    def _send(self, outputs: Mapping[str, Tensor], *, final: bool) -> None:
+        # The stub may not free a tensor before it is sent: hence the named list.
+        tensors = [pb_utils.Tensor(name, value) for name, value in outputs.items()]
+        self._sender.send(pb_utils.InferenceResponse(tensors), flags=_FINAL if final else 0)

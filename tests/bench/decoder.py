@@ -1,0 +1,220 @@
+"""What the decoder costs: its rounds over engines that answer at once, and many requests over engines that take 10 ms.
+
+The rounds are compared with the two calls to the engines that each of them makes, made in turn by a model that does
+nothing else, in the same server; throughput with that of one request at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from specdeploy.config.schema import BuildConfig, DeployConfig, ModelConfig
+from specdeploy.triton import pbtxt, runtime
+from specdeploy.triton.client import TritonClient
+from specdeploy.triton.protocol import GenerateRequest, Tensor, join_chunks
+from specdeploy.triton.repository import EngineFacts, build_repository, names
+from specdeploy.triton.server import TritonServer
+from specdeploy.triton.sources import model_sources
+from tests.unit.triton_models.tokenizers_for_tests import byte_level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE: Final = Path(__file__).parent
+DRAFTS: Final = 4
+CLIENTS: Final = 64
+DELAY_MS: Final = 10.0
+SHORT, LONG = 64, 4096
+ROUNDS: Final = 60
+REPEATS: Final = 7
+#: All drafts but every fifth are right, so that a round is of four drafts and the target's own token.
+PER_ROUND: Final = 5
+ANSWER: Final = 64
+BARE: Final = "bare_calls"
+#: The engines' tokens, as ``null_engine.py`` has them.
+FIRST, TOKENS = 40, 50
+TIMEOUT_S: Final = 120.0
+MAX_SEQ_LEN: Final = 8192
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RoundCost:
+    """What a round takes, and how many times what its two calls to the engines take by themselves."""
+
+    round_s: float
+    ratio: float
+
+
+def rows() -> list[tuple[str, float]]:
+    """Return the decoder's costs."""
+    with _serving(delay_ms=0.0) as (client, _):
+        short, streamed, long = (_round_cost(client, *kind) for kind in ((SHORT, False), (SHORT, True), (LONG, False)))
+    with _serving(delay_ms=DELAY_MS) as (client, models):
+        alone, many = (_throughput(client, clients, requests) for clients, requests in ((1, 6), (CLIENTS, 4 * CLIENTS)))
+        first_s = _first_token_s(client, clients=8)
+        memory_mb = _memory_mb(models)
+    return [
+        ("decoder: a round / its two calls to the engines by themselves", short.ratio),
+        ("decoder: a streamed round / the same", streamed.ratio),
+        (f"decoder: a round after {LONG} tokens / the same with them", long.ratio),
+        ("decoder: a round, ms", short.round_s * 1e3),
+        (f"decoder: {CLIENTS} requests at once / one at a time, engines of {DELAY_MS:.0f} ms", many / alone),
+        (f"decoder: requests/s of {CLIENTS} at once", many),
+        ("decoder: first token of 8 clients, in rounds of the engines", first_s / (2 * DELAY_MS / 1e3)),
+        (f"decoder: memory after {CLIENTS} at once, MB", memory_mb),
+    ]
+
+
+def _round_cost(client: TritonClient, prompt: int, stream: bool) -> RoundCost:
+    """Measure rounds and bare calls in turn; what a request costs beside its rounds is in neither."""
+    _decode(client, prompt, PER_ROUND * ROUNDS, stream=stream)
+    taken: dict[str, list[float]] = {"round": [], "bare": []}
+    for _ in range(REPEATS):
+        few, many = (_decode(client, prompt, PER_ROUND * rounds, stream=stream) for rounds in (2, ROUNDS + 2))
+        taken["round"].append((many - few) / ROUNDS)
+        # The ids grow from round to round: in the middle they are as long as they are here.
+        taken["bare"].append(_bare(client, prompt + PER_ROUND * ROUNDS // 2) / ROUNDS)
+    round_s = median(taken["round"])
+    return RoundCost(round_s=round_s, ratio=round_s / median(taken["bare"]))
+
+
+def _bare(client: TritonClient, ids: int) -> float:
+    asked = [_row("input_ids", FIRST + np.arange(ids) % TOKENS), _row("rounds", [ROUNDS]), _row("drafts", [DRAFTS])]
+    return float(client.infer(BARE, asked)["seconds"][0])
+
+
+def _row(name: str, values: object) -> Tensor:
+    return Tensor(name=name, datatype="INT32", data=np.asarray(values, np.int32))
+
+
+def _decode(client: TritonClient, prompt: int, tokens: int, *, stream: bool = False) -> float:
+    """Return the seconds of one answer, which has been checked."""
+    # No two of these are one token.
+    request = GenerateRequest(prompt="0" * prompt, max_tokens=tokens, num_draft_tokens=DRAFTS, stream=stream)
+    started = time.perf_counter()
+    answer = join_chunks(list(client.stream_grpc(request))) if stream else client.generate_grpc(request)
+    taken = time.perf_counter() - started
+    expected = (FIRST + np.arange(prompt, prompt + tokens) % TOKENS).tolist()
+    if list(answer.ids) != expected or answer.num_spec_steps > tokens // PER_ROUND + 2:
+        raise RuntimeError(f"a wrong answer: {answer}")
+    return taken
+
+
+def _throughput(client: TritonClient, clients: int, requests: int) -> float:
+    """Return requests a second of a closed loop."""
+    with ThreadPoolExecutor(clients) as pool:
+        started = time.perf_counter()
+        list(pool.map(lambda _: _decode(client, SHORT, ANSWER), range(requests)))
+        return requests / (time.perf_counter() - started)
+
+
+def _first_token_s(client: TritonClient, clients: int) -> float:
+    """Return the median of the time to the first token, streamed."""
+
+    def one(_: int) -> float:
+        request = GenerateRequest(prompt="0" * SHORT, max_tokens=ANSWER, num_draft_tokens=DRAFTS)
+        started = time.monotonic()
+        return next(iter(list(client.stream_grpc(request)))).received_s - started
+
+    with ThreadPoolExecutor(clients) as pool:
+        return median(pool.map(one, range(8 * clients)))
+
+
+def _memory_mb(models: Path) -> float:
+    """Return what the decoder's process holds by itself, and its share of what it has with others."""
+    (process,) = (path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if _runs(path, models / names.DECODER))
+    (pss,) = re.findall(r"^Pss: +(\d+) kB", (process / "smaps_rollup").read_text(), re.MULTILINE)
+    return int(pss) / 1e3
+
+
+def _runs(command: Path, model: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return str(model).encode() in command.read_bytes() and b"stub" in command.read_bytes()
+    return False
+
+
+@contextlib.contextmanager
+def _serving(*, delay_ms: float) -> Iterator[tuple[TritonClient, Path]]:
+    """Serve the generated repository over null engines."""
+    found = runtime.find_runtime()
+    if found is None:
+        raise RuntimeError("the embedded Triton runtime is not installed")
+    with tempfile.TemporaryDirectory() as scratch:
+        models = Path(scratch, "models")
+        _write_repository(models, delay_ms)
+        with (
+            TritonServer(found, models, run_dir=Path(scratch, "run")) as server,
+            TritonClient(server.endpoints.http_url, server.endpoints.grpc_url, timeout_s=TIMEOUT_S) as client,
+        ):
+            yield client, models
+
+
+def _write_repository(models: Path, delay_ms: float) -> None:
+    checkpoint = ModelConfig(checkpoint="nowhere")
+    build = BuildConfig(max_batch_size=CLIENTS, max_seq_len=MAX_SEQ_LEN)
+    deployment = DeployConfig(name="null", target=checkpoint, draft=checkpoint, build=build)
+    roles = names.engine_models(deployment)
+    tree = dict(
+        build_repository(
+            deployment,
+            {role: _facts(role) for role in roles},
+            engine_paths=dict.fromkeys(roles, "none"),
+            tokenizer_files={"tokenizer.json": byte_level().to_str().encode()},
+            sources=model_sources(),
+        )
+    )
+    for name in roles.values():
+        engine = dataclasses.replace(
+            pbtxt.parse(tree[f"{name}/config.pbtxt"].decode()),
+            backend="python",
+            instance_group=(pbtxt.InstanceGroup(),),
+            parameters={"delay_ms": str(delay_ms)},
+        )
+        tree[f"{name}/config.pbtxt"] = pbtxt.render(engine).encode()
+        tree[f"{name}/1/model.py"] = (HERE / "null_engine.py").read_bytes()
+    tree[f"{BARE}/config.pbtxt"] = pbtxt.render(_bare_config()).encode()
+    tree[f"{BARE}/1/model.py"] = (HERE / "bare_calls.py").read_bytes()
+    for path, data in tree.items():
+        (models / path).parent.mkdir(parents=True, exist_ok=True)
+        (models / path).write_bytes(data)
+
+
+def _bare_config() -> pbtxt.ModelConfig:
+    return pbtxt.ModelConfig(
+        name=BARE,
+        backend="python",
+        inputs=tuple(
+            pbtxt.Tensor(name=name, data_type="TYPE_INT32", dims=(-1,)) for name in ("input_ids", "rounds", "drafts")
+        ),
+        outputs=(pbtxt.Tensor(name="seconds", data_type="TYPE_FP64", dims=(1,)),),
+        instance_group=(pbtxt.InstanceGroup(),),
+    )
+
+
+def _facts(role: str) -> EngineFacts:
+    return EngineFacts(
+        key="0" * 64,
+        name=role,
+        profile="cpu",
+        precision="fp32",
+        checkpoint=role,
+        size_bytes=1,
+        vocab_size=byte_level().get_vocab_size(),
+        max_seq_len=MAX_SEQ_LEN,
+        eos_token_ids=(0,),
+    )
+
+
+if __name__ == "__main__":
+    for name, value in rows():
+        print(f"{name}  {value:.3f}")

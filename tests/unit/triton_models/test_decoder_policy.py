@@ -1,0 +1,258 @@
+"""How much is drafted: over simulated engines, whose costs and acceptance are known, against the best that there is."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+import threading
+
+import numpy as np
+import pytest
+from decoder_costs import Acceptance, Line, RoundCosts, best_choice, expected_tokens
+from decoder_policy import LOW_ACCEPTANCE, NOT_FASTER, SCHEDULED, DraftPolicy
+
+LONGEST = 8
+SLICE = 16
+
+
+@dataclasses.dataclass
+class Engines:
+    """What engines take (seconds), and how often drafts are accepted.
+
+    ``crowd`` is by how much a call takes longer for each further request decoded at once and each token that it
+    verifies: a GPU that is busy computing.
+    """
+
+    acceptance: float = 0.8
+    draft_token_s: float = 0.002
+    step_s: float = 0.010
+    verify_token_s: float = 0.0
+    call_s: float = 0.001
+    crowd: float = 0.0
+
+    def round_s(self, drafts: int, requests: int) -> tuple[float, float]:
+        """Return what draft and verification take."""
+        draft_s = self.call_s + drafts * self.draft_token_s if drafts else 0.0
+        busy = 1 + self.crowd * (requests - 1) * (drafts + 1)
+        return draft_s, self.call_s + (self.step_s + drafts * self.verify_token_s) * busy
+
+    def slice_s(self, tokens: int, requests: int) -> float:
+        """Return what the target takes for tokens that it writes alone."""
+        return self.call_s + tokens * self.step_s * (1 + self.crowd * (requests - 1))
+
+
+def simulate(policy: DraftPolicy, clock: list[float], engines: Engines, *, requests: int, seconds: float) -> float:
+    """Decode for a time with so many requests at once, and return the tokens a second of all of them."""
+    rng = np.random.default_rng(3)
+    started_s, emitted = clock[0], 0
+    order = itertools.count()
+    open_requests = [policy.request(pinned=False) for _ in range(requests)]
+    events = [(started_s, next(order), pace, None) for pace in open_requests]
+    heapq.heapify(events)
+    while events[0][0] < started_s + seconds:
+        clock[0], _, pace, done = heapq.heappop(events)
+        if done is not None:
+            pace.end(**done)
+            emitted += done["tokens"]
+        drafts = pace.begin(LONGEST)
+        if drafts:
+            rejected = np.flatnonzero(rng.random(drafts) >= engines.acceptance)
+            accepted = int(rejected[0]) if rejected.size else drafts
+            draft_s, target_s = engines.round_s(drafts, requests)
+            tokens = accepted + 1
+        else:
+            accepted, tokens, draft_s, target_s = 0, SLICE, 0.0, engines.slice_s(SLICE, requests)
+        done = {
+            "drafted": drafts,
+            "accepted": accepted,
+            "tokens": tokens,
+            "draft_s": draft_s,
+            "target_s": target_s,
+        }
+        heapq.heappush(events, (clock[0] + draft_s + target_s, next(order), pace, done))
+    for pace in open_requests:
+        pace.__exit__()
+    return emitted / seconds
+
+
+def best_rate(engines: Engines, requests: int) -> float:
+    """Return the tokens a second of the best fixed way."""
+    alone = SLICE / engines.slice_s(SLICE, requests)
+    drafted = [
+        expected_tokens(engines.acceptance, k) / sum(engines.round_s(k, requests)) for k in range(1, LONGEST + 1)
+    ]
+    return requests * max(alone, *drafted)
+
+
+def adaptive() -> tuple[DraftPolicy, list[float]]:
+    """Return a policy and its clock, which a simulation moves."""
+    clock = [100.0]
+    return DraftPolicy(adaptive=True, clock=lambda: clock[0]), clock
+
+
+CASES = {
+    "a good draft": Engines(),
+    "a poor draft": Engines(acceptance=0.3),
+    "a useless draft": Engines(acceptance=0.02),
+    "a draft as dear as the target": Engines(draft_token_s=0.012),
+    "verification that costs": Engines(verify_token_s=0.004),
+    "a GPU that is busy computing": Engines(crowd=0.05),
+}
+
+
+@pytest.mark.parametrize("requests", [1, 6])
+@pytest.mark.parametrize("name", CASES)
+def test_it_comes_near_the_best_fixed_way(name, requests) -> None:
+    """After 20 s, decoding is at least 0.93 times as fast as the best length, or as the target alone."""
+    policy, clock = adaptive()
+    simulate(policy, clock, CASES[name], requests=requests, seconds=20)
+
+    assert simulate(policy, clock, CASES[name], requests=requests, seconds=40) >= 0.93 * best_rate(
+        CASES[name], requests
+    )
+
+
+def test_it_follows_a_load_that_comes_and_goes() -> None:
+    """Drafts stop where a crowd makes them dear, and are back when it has gone."""
+    policy, clock = adaptive()
+    engines = Engines(crowd=0.1)
+    for requests in (1, 8, 1):
+        simulate(policy, clock, engines, requests=requests, seconds=20)
+        assert simulate(policy, clock, engines, requests=requests, seconds=30) >= 0.93 * best_rate(engines, requests)
+
+
+def test_it_follows_an_acceptance_that_changes() -> None:
+    """Speculation that did not pay is taken up again when it does."""
+    policy, clock = adaptive()
+    for acceptance in (0.02, 0.9, 0.02):
+        engines = Engines(acceptance=acceptance)
+        simulate(policy, clock, engines, requests=2, seconds=130)
+        assert simulate(policy, clock, engines, requests=2, seconds=60) >= 0.9 * best_rate(engines, 2)
+
+
+def test_a_request_with_poor_drafts_goes_without_beside_others_with_good_ones() -> None:
+    """Each request's own acceptance decides, and the reason is named."""
+    policy, clock = adaptive()
+    engines = Engines()
+    simulate(policy, clock, engines, requests=2, seconds=20)
+    reasons = set()
+    with policy.request(pinned=False) as pace:
+        for _ in range(60):
+            drafts = pace.begin(LONGEST)
+            draft_s, target_s = engines.round_s(drafts, 1)
+            clock[0] += draft_s + target_s
+            pace.end(drafted=drafts, accepted=0, tokens=1 if drafts else SLICE, draft_s=draft_s, target_s=target_s)
+            reasons.add(pace.reason)
+
+    assert LOW_ACCEPTANCE in reasons
+
+
+def test_where_speculation_does_not_pay_the_reason_is_named() -> None:
+    """A draft as dear as the target is switched off for everybody."""
+    policy, clock = adaptive()
+    simulate(policy, clock, Engines(draft_token_s=0.05), requests=1, seconds=20)
+    reasons = []
+    with policy.request(pinned=False) as pace:
+        for _ in range(40):
+            drafts = pace.begin(LONGEST)
+            clock[0] += 0.2
+            pace.end(drafted=drafts, accepted=0, tokens=1 if drafts else SLICE, draft_s=0.05 * drafts, target_s=0.01)
+            reasons.append(pace.reason)
+
+    assert reasons.count(NOT_FASTER) > 20
+
+
+@pytest.mark.parametrize("is_adaptive", [False, True])
+def test_what_is_pinned_is_drafted(is_adaptive) -> None:
+    """A request that names its drafts gets them under every schedule, and whatever pays."""
+    clock = [0.0]
+    policy = DraftPolicy(adaptive=is_adaptive, schedule=[(1, 0)], clock=lambda: clock[0])
+    with policy.request(pinned=True) as pace:
+        for _ in range(100):
+            assert (pace.begin(5), pace.reason) == (5, "")
+            clock[0] += 0.1
+            pace.end(drafted=5, accepted=0, tokens=1, draft_s=1.0, target_s=0.001)
+
+
+def test_the_schedule_limits_drafts_by_how_many_are_decoded_at_once() -> None:
+    """Thresholds are those of TensorRT-LLM: from so many requests on."""
+    policy = DraftPolicy(schedule=[(8, 0), (1, 4), (3, 2)])
+    paces, seen = [], []
+    for _ in range(9):
+        paces.append(policy.request(pinned=False))
+        seen.append(paces[-1].begin(6))
+        paces[-1].end(drafted=seen[-1], accepted=0, tokens=1, draft_s=0.0, target_s=0.0)
+
+    assert seen == [4, 4, 2, 2, 2, 2, 2, 0, 0]
+    assert paces[-1].reason == SCHEDULED
+    for pace in paces[2:]:
+        pace.__exit__()
+    assert paces[0].begin(6) == 4
+    assert paces[1].begin(1) == 1
+
+
+def test_many_threads_share_a_policy() -> None:
+    """Rounds of many requests at once leave nothing behind."""
+    policy = DraftPolicy(adaptive=True)
+
+    def decode() -> None:
+        for _ in range(20):
+            with policy.request(pinned=False) as pace:
+                for _ in range(20):
+                    drafts = pace.begin(4)
+                    pace.end(
+                        drafted=drafts, accepted=drafts // 2, tokens=drafts // 2 + 1, draft_s=0.001, target_s=0.002
+                    )
+                pace.begin(4)
+
+    threads = [threading.Thread(target=decode) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert (policy._shared.requests, policy._shared.under_way) == (0, [0, 0])
+
+
+def test_a_line_is_found_through_noise_and_forgets() -> None:
+    """Both parts of a cost are estimated, and follow a change."""
+    rng = np.random.default_rng(0)
+    line = Line(proportional=False)
+    for x in rng.integers(1, 8, 400):
+        line.add(int(x), 5 + 2 * x + rng.normal(0, 0.1))
+    assert line.at(4) == pytest.approx(13, abs=0.2)
+    for x in rng.integers(1, 8, 800):
+        line.add(int(x), 1 + x)
+    assert line.at(4) == pytest.approx(5, abs=0.1)
+
+
+@pytest.mark.parametrize(("proportional", "expected"), [(True, 1.5), (False, 3.0)])
+def test_of_one_length_alone_the_rest_is_assumed(proportional, expected) -> None:
+    """Drafts cost by the token, verification by the call, until other lengths were seen."""
+    line = Line(proportional=proportional)
+    for _ in range(10):
+        line.add(4, 3.0)
+
+    assert line.at(2) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("acceptance", "drafts"), [(0.95, 8), (0.05, 1)])
+def test_the_better_the_drafts_the_longer(acceptance, drafts) -> None:
+    """With drafts at a fifth of a step, sure ones are drafted long and poor ones short."""
+    costs = RoundCosts()
+    for k in (2, 5, 8):
+        costs.add(drafted=k, draft_s=0.2 * k, verify_s=1.0)
+
+    assert best_choice(costs, acceptance, 8).drafts == drafts
+
+
+def test_acceptance_is_that_of_a_token() -> None:
+    """What comes after the first rejected draft says nothing."""
+    rng = np.random.default_rng(1)
+    seen = Acceptance(0.5)
+    for _ in range(500):
+        rejected = np.flatnonzero(rng.random(6) >= 0.75)
+        seen.add(drafted=6, accepted=int(rejected[0]) if rejected.size else 6)
+
+    assert seen.rate == pytest.approx(0.75, abs=0.12)
