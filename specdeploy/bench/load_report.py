@@ -138,6 +138,7 @@ def build_load_report(
         "open_loop": [{**pair.point.to_dict(), **pair.to_dict()} for pair in comparable if not pair.speedup],
         "blocks": [block.to_dict() for block in summarize_blocks(records)],
         "search": None,
+        "repeats": [],
         "server": summarize_server(run.windows, context.gauges),
         "outputs": outputs,
         "limits": [limit for summary in summaries if (limit := _limit(summary, cost, pairs))],

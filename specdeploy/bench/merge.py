@@ -113,7 +113,7 @@ class Part:
             Finding(**finding)
         _require((int, float), self.document["client"], "cpu_s", "processes")
         _require(dict, self.document, "plan", "deployment", "environment")
-        plan = _PlanRead(self.document["plan"])
+        plan = PlanRead(self.document["plan"])
         _ = plan.temperature, plan.block_s
         _require(list, self.document, "objectives")
         parse_objectives(self.document["objectives"])
@@ -162,21 +162,24 @@ class _Skew:
 
 
 @dataclasses.dataclass(frozen=True)
-class _PlanRead:
+class PlanRead:
     """A plan as it stood in a document."""
 
     data: Mapping[str, Any]
 
     @property
     def temperature(self) -> float:
+        """0 decodes greedily."""
         return float(self.data["temperature"])
 
     @property
     def block_s(self) -> float | None:
+        """How long each block of a closed loop lasts; None where the number of its requests decides."""
         duration_s = self.data.get("duration_s")
         return float(duration_s) if duration_s is not None and self.data.get("shape") == "closed" else None
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the plan as it stood there."""
         return dict(self.data)
 
 
@@ -230,7 +233,7 @@ def merge(
     skews = _skews(parts, records)
     document = build_load_report(
         _run(parts, records, missing),
-        _PlanRead(parts[0].document["plan"]),
+        PlanRead(parts[0].document["plan"]),
         _context(parts, records_file),
         (*_noticed(parts), *_degraded(parts, skews), *_machines(parts)),
         objectives=parse_objectives(parts[0].document["objectives"]),
@@ -280,11 +283,12 @@ def _on_one_clock(parts: Sequence[Part], store: RecordStore) -> Sequence[Request
     rows = np.concatenate([np.arange(len(table)) for table in tables])
     for at in np.argsort(ended_s, kind="stable"):
         owner = int(owners[at])
-        store.add(_moved(tables[owner][int(rows[at])], by_s[owner]))
+        store.add(moved(tables[owner][int(rows[at])], by_s[owner]))
     return store.since(0)
 
 
-def _moved(record: RequestRecord, by_s: float) -> RequestRecord:
+def moved(record: RequestRecord, by_s: float) -> RequestRecord:
+    """Return a record on another clock, whose times are so many seconds more."""
     if not by_s:
         return record
     return dataclasses.replace(

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from specdeploy.bench.abba import mean_log
 from specdeploy.bench.blocks import BlockSummary, summarize_blocks
 from specdeploy.bench.per_request import OF_REQUEST, defined
 from specdeploy.bench.records import CONTROL, SPECULATION, Arm, LoadPoint
@@ -33,7 +34,7 @@ class PairedRatio:
     """A ratio speculation / control over interleaved pairs.
 
     Args:
-        avg: Geometric mean of the ratios.
+        avg: Geometric mean of the ratios, each order of the arms with the same weight.
 
         ci_low: Lower bound of the two-sided interval; None with fewer than two pairs. ``ci_high`` likewise.
 
@@ -42,6 +43,8 @@ class PairedRatio:
         excluded: Pairs that do not: a request failed, or a block was cut short.
 
         ratios: One for each pair that counts, in order.
+
+        control_first: Of each of them, whether the control was measured first.
     """
 
     avg: float
@@ -50,12 +53,14 @@ class PairedRatio:
     pairs: int
     excluded: int
     ratios: tuple[float, ...]
+    control_first: tuple[bool, ...] = ()
     unit: str = "x"
     confidence: float = CONFIDENCE
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for ``load.json``."""
-        return {**dataclasses.asdict(self), "ratios": list(self.ratios)}
+        lists = {"ratios": list(self.ratios), "control_first": list(self.control_first)}
+        return {**dataclasses.asdict(self), **lists}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,64 +114,90 @@ def paired_speedup(records: Iterable[RequestRecord], *, block_s: float | None = 
     return tuple(summary for summary in summaries if summary)
 
 
-def paired_ratio(ratios: Sequence[float], *, excluded: int = 0, confidence: float = CONFIDENCE) -> PairedRatio:
-    """Average ratios, and bound the average by Student's t on their logarithms.
+def paired_ratio(
+    ratios: Sequence[float],
+    control_first: Sequence[bool] = (),
+    *,
+    excluded: int = 0,
+    confidence: float = CONFIDENCE,
+) -> PairedRatio:
+    """Average ratios, and bound the average by Student's t on their logarithms, free of drift (`bench.abba`).
 
-    ``avg = exp(m)``, bounds ``exp(m -+ t * s / sqrt(n))`` with ``m`` and ``s`` the mean and the sample standard
-    deviation of the logarithms and ``t`` the two-sided quantile of ``n - 1`` degrees of freedom. Logarithms, because
-    a ratio of 2 and one of 1/2 have to cancel.
+    ``avg = exp(m)``, bounds ``exp(m -+ t * e)`` with ``m`` the mean of the logarithms, ``e`` its standard error and
+    ``t`` the two-sided quantile of its degrees of freedom.
 
     Args:
         ratios: At least one, all positive.
+
+        control_first: Of each pair, whether the control was measured first; empty where nobody knows.
 
         excluded: Pairs that were left out; only passed on.
 
         confidence: Of the two-sided interval.
     """
-    logs = np.log(np.asarray(ratios, dtype=np.float64))
-    mean, n = float(logs.mean()), len(ratios)
-    half = _half_width(logs, confidence) if n > 1 else None
+    found = mean_log(ratios, control_first)
+    half = _quantile(confidence, found.freedom) * found.error if found.freedom else None
     return PairedRatio(
-        avg=math.exp(mean),
-        ci_low=None if half is None else math.exp(mean - half),
-        ci_high=None if half is None else math.exp(mean + half),
-        pairs=n,
+        avg=math.exp(found.mean),
+        ci_low=None if half is None else math.exp(found.mean - half),
+        ci_high=None if half is None else math.exp(found.mean + half),
+        pairs=len(ratios),
         excluded=excluded,
         ratios=tuple(float(ratio) for ratio in ratios),
+        control_first=tuple(bool(first) for first in control_first),
         confidence=confidence,
     )
 
 
-def _half_width(logs: np.ndarray[Any, np.dtype[np.float64]], confidence: float) -> float:
-    from scipy import stats as scipy_stats  # noqa: PLC0415 - slow to import, and most verbs never need it
+def _quantile(confidence: float, freedom: int) -> float:
+    from scipy.special import stdtrit  # noqa: PLC0415 - slow to import, and most verbs never need it
 
-    quantile = float(scipy_stats.t.ppf((1 + confidence) / 2, logs.size - 1))
-    return quantile * float(logs.std(ddof=1)) / math.sqrt(logs.size)
+    return float(stdtrit(freedom, (1 + confidence) / 2))
 
 
 def _paired(point: LoadPoint, table: RecordTable, block_s: float | None) -> PairedSummary | None:
     blocks = {(block.pair, block.arm): block for block in summarize_blocks(table)}
-    pairs = sorted({pair for pair, _ in blocks})
-    halves = {pair: (blocks.get((pair, CONTROL)), blocks.get((pair, SPECULATION))) for pair in pairs}
-    usable = [pair for pair, both in halves.items() if _is_usable(*both, block_s)]
-    speedup = _ratio({key: block.throughput for key, block in blocks.items()}, usable, len(pairs))
+    numbers = sorted({pair for pair, _ in blocks})
+    halves = {pair: (blocks.get((pair, CONTROL)), blocks.get((pair, SPECULATION))) for pair in numbers}
+    usable = {
+        pair: control.start_s <= speculation.start_s
+        for pair, (control, speculation) in halves.items()
+        if control is not None and speculation is not None and _is_usable(control, speculation, block_s)
+    }
+    pairs = _Pairs(usable, len(numbers))
+    speedup = pairs.ratio({key: block.throughput for key, block in blocks.items()})
     if speedup is None:
         return None
     return PairedSummary(
         point=point,
         speedup=speedup if point.rate is None else None,
-        request_latency=_ratio(_block_means(table, "request_latency"), usable, len(pairs)),
-        time_to_first_token=_ratio(_block_means(table, "time_to_first_token"), usable, len(pairs)),
-        categories=_by_category(table, usable, len(pairs)),
+        request_latency=pairs.ratio(_block_means(table, "request_latency")),
+        time_to_first_token=pairs.ratio(_block_means(table, "time_to_first_token")),
+        categories=_by_category(table, pairs),
     )
 
 
-def _by_category(table: RecordTable, usable: Sequence[int], pairs: int) -> dict[str, PairedRatio]:
+class _Pairs(NamedTuple):
+    """Which pairs of a load can be used, each with whether the control was first, and how many there are in all."""
+
+    control_first: Mapping[int, bool]
+    total: int
+
+    def ratio(self, values: Mapping[_BlockKey, float | None]) -> PairedRatio | None:
+        """Divide the arms' values pair by pair; None without a pair, or where nothing can be divided by a value."""
+        ratios, order = [], []
+        for pair, first in self.control_first.items():
+            above, below = values.get((pair, SPECULATION)), values.get((pair, CONTROL))
+            if above and below:
+                ratios.append(above / below)
+                order.append(first)
+        return paired_ratio(ratios, order, excluded=self.total - len(ratios)) if ratios else None
+
+
+def _by_category(table: RecordTable, pairs: _Pairs) -> dict[str, PairedRatio]:
     """Compare the arms for each kind of prompt, where there are several."""
     names = table.labels("category")
-    found = {
-        name: _ratio(_block_rates(table.labelled("category", name)), usable, pairs) for name in names if len(names) > 1
-    }
+    found = {name: pairs.ratio(_block_rates(table.labelled("category", name))) for name in names if len(names) > 1}
     return {name: ratio for name, ratio in found.items() if ratio is not None}
 
 
@@ -183,20 +214,13 @@ def _block_rates(table: RecordTable) -> dict[_BlockKey, float | None]:
     return rates
 
 
-def _ratio(values: Mapping[_BlockKey, float | None], usable: Sequence[int], pairs: int) -> PairedRatio | None:
-    """Divide the arms' values pair by pair; None when there is no pair, or a value that nothing can be divided by."""
-    sides = [(values.get((pair, SPECULATION)), values.get((pair, CONTROL))) for pair in usable]
-    ratios = [above / below for above, below in sides if above and below]
-    return paired_ratio(ratios, excluded=pairs - len(ratios)) if ratios else None
-
-
 def _block_means(table: RecordTable, key: str) -> dict[_BlockKey, float | None]:
     values = {(place.pair, place.arm): defined(OF_REQUEST[key](place.requests.good)) for place in table.by_block()}
     return {block: float(numbers.mean()) if len(numbers) else None for block, numbers in values.items()}
 
 
-def _is_usable(control: BlockSummary | None, speculation: BlockSummary | None, block_s: float | None) -> bool:
-    if control is None or speculation is None or control.errors or speculation.errors:
+def _is_usable(control: BlockSummary, speculation: BlockSummary, block_s: float | None) -> bool:
+    if control.errors or speculation.errors:
         return False
     if block_s is None:
         whole = control.answered == speculation.answered

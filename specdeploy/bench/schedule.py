@@ -269,7 +269,12 @@ class LoadPlan:
 
 
 def plan_load(
-    settings: LoadSettings, prompts: PromptSet, trace: Trace | None = None, prefixes: Prefixes = NO_PREFIXES
+    settings: LoadSettings,
+    prompts: PromptSet,
+    trace: Trace | None = None,
+    prefixes: Prefixes = NO_PREFIXES,
+    *,
+    first_pair: int = 0,
 ) -> LoadPlan:
     """Lay out the blocks of a run.
 
@@ -281,6 +286,8 @@ def plan_load(
         trace: What is sent, and when, with ``shape`` trace.
 
         prefixes: What a share of the requests begins with.
+
+        first_pair: Number of the first pair at each load; more than 0 goes on with a run that has so many.
 
     Raises:
         ConfigError: As `check_load`; or the shape and the prompts do not fit together, or a prompt wants a longer
@@ -300,7 +307,7 @@ def plan_load(
         settings=settings,
         prompt_set=prompts.name,
         prompt_count=len(prompts),
-        blocks=tuple(_Layout(settings, prompts, trace, prefixes.texts).blocks()),
+        blocks=tuple(_Layout(settings, prompts, trace, prefixes.texts).blocks(first_pair)),
         findings=(*prompts.findings, *prefixes.findings),
     )
 
@@ -462,10 +469,10 @@ class _Layout:
         self._prefixes = prefixes
         self._taken = 0
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self, first_pair: int) -> Iterator[Block]:
         for number, point in enumerate(_points(self._settings, self._trace)):
             yield from self._warmup(point)
-            for pair in range(self._settings.pairs):
+            for pair in range(first_pair, first_pair + self._settings.pairs):
                 timed = self._timed(point, number, pair)
                 prompts = self._take(timed.count)
                 for arm in _arm_order(self._settings.arms, pair):

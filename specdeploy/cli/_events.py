@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from specdeploy.cli._render import Progress
     from specdeploy.engine.events import BuildEvent
     from specdeploy.pipeline.generators import Together
+    from specdeploy.pipeline.repeating import Look
     from specdeploy.smoke.report import CheckResult
 
 _COLOURS: Final = {"pass": "green", "fail": "red", "undecided": "magenta", "skip": "yellow"}
@@ -98,6 +99,13 @@ class LoadLines:
         self._ticker.close()
         kept = "kept" if trial.kept else "too much"
         tell(f"    {arm} at {trial.load:.4g}: {trial.good} of {trial.requests} requests good: {kept}")
+        self._share = _Share()
+
+    def look(self, look: Look) -> None:
+        """Show what came of a look of the gate."""
+        self._ticker.close()
+        more = f"; {look.more} more pair(s)" if look.more else ""
+        tell(f"    look {look.number}: {look.status} after {look.pairs} pair(s) and {look.spent_s:.0f} s{more}")
         self._share = _Share()
 
     def close(self) -> None:

@@ -16,11 +16,13 @@ from specdeploy.cli._options import (
     shown_format,
     with_config,
 )
+from specdeploy.cli._server import at_server
 from specdeploy.cli._streams import say, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+    from specdeploy.cli._server import ServerChoice
     from specdeploy.config.load import LoadedConfig
     from specdeploy.pipeline.gate_results import GateFiles
 
@@ -30,12 +32,21 @@ if TYPE_CHECKING:
 @click.option("--markdown", metavar="FILE", help="Also write a summary as Markdown.")
 @click.option("--junit", metavar="FILE", help="Also write the verdict as JUnit XML, a case for each rule.")
 @format_option("How to show the verdict; github: with annotations of a workflow, and a summary on the job's page.")
+@click.option(
+    "--repeat-until",
+    "budget",
+    metavar="TIME",
+    help="Measure on until it can decide, for 90s, 20min or 1.5h at most.",
+)
+@at_server
 @config_option
 @overrides_option
 @json_option
 @click.pass_context
 def command(
     ctx: click.Context,
+    server: ServerChoice,
+    budget: str | None,
     config_path: str,
     overrides: tuple[str, ...],
     rules: tuple[str, ...],
@@ -50,6 +61,9 @@ def command(
     `speedup@1 >= 1.5`, or `metric: 5%`, how much worse than the baseline it may be; a load is a concurrency, or a rate
     as in `@5/s`. Exit code 0 pass, 1 a rule failed, 3 a rule cannot be decided, was not measured or not measured alike,
     4 the verdict of a pass could not be written.
+
+    With --repeat-until it begins with the last load test, if that is one of this deployment and load, else with a new
+    one, and measures more pairs on the running server (or with --serve) while that may decide a rule.
     """
     refuse_misplaced(ctx)
     if ctx.invoked_subcommand is not None:
@@ -67,9 +81,40 @@ def command(
         if document["rules"] or not as_json:
             _show(document, how)
 
-    document = gate_results.judge(load(config_path, overrides), rules, _files(markdown, junit, how), show)
+    gate = _gate(server, budget)
+    document = gate_results.judge(load(config_path, overrides), rules, _files(markdown, junit, how), show, gate)
     exit_code: int = document["exit_code"]
     return exit_code or (EXIT_ENVIRONMENT if problems else 0)
+
+
+def _gate(server: ServerChoice, budget: str | None) -> Callable[[LoadedConfig, Iterable[str]], dict[str, Any]]:
+    """Return what judges: the last load test as it is, or with more of it until it can be decided."""
+    from specdeploy.errors import ConfigError
+    from specdeploy.gate.repeats import parse_budget
+    from specdeploy.pipeline import measure
+
+    if budget is None:
+        if server.serve or any(option is not None for option in server[:3]):
+            raise ConfigError(
+                "--http, --grpc, --metrics and --serve are for --repeat-until", hint="The gate itself asks no server."
+            )
+        return measure.gate
+    budget_s = parse_budget(budget)
+
+    def gate(loaded: LoadedConfig, rules: Iterable[str]) -> dict[str, Any]:
+        from specdeploy.cli._events import LoadLines
+        from specdeploy.pipeline.repeating import Deployment, gate_until
+
+        lines = LoadLines()
+        try:
+            with Deployment(loaded, lambda: server.endpoints(loaded), lines, tell) as deployment:
+                document = gate_until(loaded, rules, budget_s, deployment, lines.look)
+        finally:
+            lines.close()
+        tell(f"{document['repeats']['spent_s']:.0f} s of {budget_s:.0f} s spent: {document['repeats']['ended']}")
+        return document
+
+    return gate
 
 
 def _files(markdown: str | None, junit: str | None, how: str) -> GateFiles:

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 #: What the answers tell of drafts: counts of verify steps, of drafts alone, or nothing.
 Told: TypeAlias = Literal["steps", "drafts", "nothing"]
 
-#: Pairs without which the arms are not compared by latency (`relative.LEAST_PAIRS`).
+#: Interleaved pairs without which a difference of arms is not decided (``make bench`` has what five of them catch).
 LEAST_PAIRS: Final = 5
 
 

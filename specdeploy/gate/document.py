@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from specdeploy.bench.metrics import METRICS
+from specdeploy.bench.paired import CONFIDENCE
 from specdeploy.bench.records import ARMS, LoadPoint
 from specdeploy.errors import ConfigError
 from specdeploy.gate.defaults import LEAST_PAIRS, Measured
@@ -46,6 +47,7 @@ class Interval:
     ci_low: float | None
     ci_high: float | None
     pairs: int
+    confidence: float = CONFIDENCE
 
 
 class LoadDocument:
@@ -70,6 +72,15 @@ class LoadDocument:
         self.created = str(data.get("created", ""))
         #: The document itself, for those who look at what was measured rather than at numbers.
         self.data = data
+
+    @property
+    def looks(self) -> int:
+        """How often the run was looked at: once, and once after each part that was added to it.
+
+        Raises:
+            ConfigError: What stands there are no parts.
+        """
+        return 1 + len(_typed({"repeats": [], **self.data}, "repeats", list))
 
     @property
     def profile(self) -> str:
@@ -160,16 +171,27 @@ class LoadDocument:
             ConfigError: What stands there are no ratios.
         """
         where = f"the ratios of {metric} at {point}"
-        compared = self._compared(point)
-        if compared is None:
-            return ()
-        nested = compared if metric == "output_token_throughput" else compared.get(f"{metric}_ratio")
-        if nested is None or _mapping(nested, where).get("ratios") is None:
+        nested = self._ratio(metric, point)
+        if nested.get("ratios") is None:
             return ()
         ratios = tuple(_number(ratio, where) for ratio in _typed(nested, "ratios", list))
         if not all(ratios):
             raise ConfigError(f"load report: {where} hold 0", hint=_HINT)
         return ratios
+
+    def control_first(self, metric: str, point: LoadPoint) -> tuple[bool, ...]:
+        """Return of each of `paired_ratios` whether the control was measured first; empty where nobody told.
+
+        Raises:
+            ConfigError: What stands there does not say so of each ratio.
+        """
+        nested = self._ratio(metric, point)
+        if nested.get("control_first") is None:
+            return ()
+        first = _typed(nested, "control_first", list)
+        if not all(isinstance(one, bool) for one in first) or len(first) not in {0, len(nested.get("ratios") or ())}:
+            raise ConfigError(f"load report: control_first of {metric} at {point} is {first!r}", hint=_HINT)
+        return tuple(first)
 
     def engine(self, key: str, role: str | None = None) -> float | None:
         """Return a number of the engines that were served, in the metric's own unit; None where it is not known.
@@ -225,6 +247,12 @@ class LoadDocument:
             if (data.get("arm"), _measured(data).key) == (arm, point.key):
                 return data
         return None
+
+    def _ratio(self, metric: str, point: LoadPoint) -> dict[str, Any]:
+        """Return the ratio of the arms by a metric under a load; empty where there is none."""
+        compared = self._compared(point) or {}
+        nested = compared if metric == "output_token_throughput" else compared.get(f"{metric}_ratio")
+        return _mapping(nested or {}, f"the ratios of {metric} at {point}")
 
     def _memory(self, key: str, stat: str, arm: Arm, point: LoadPoint) -> float | None:
         """Return what the device used that used most, by the first gauge that was read; None where none was."""

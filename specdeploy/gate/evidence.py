@@ -28,7 +28,11 @@ class Evidence:
 
         baseline_runs: From how many different days a baseline has to have runs before anything is compared with it.
 
-        confidence: Of claims and of comparisons, one-sided.
+        confidence: Of claims and of comparisons, one-sided, when the run is looked at once.
+
+        look: How often the run was looked at, while it grew (`gate.repeats`).
+
+        share: Which share of the rate of errors this look may spend.
     """
 
     smoke: Mapping[str, Any] | None = None
@@ -36,6 +40,12 @@ class Evidence:
     requests: RecordTable | None = None
     baseline_runs: int = BASELINE_RUNS
     confidence: float = CONFIDENCE
+    look: int = 1
+    share: float = 1.0
+
+    def at_this_look(self, confidence: float) -> float:
+        """Return how sure this look has to be, where a single one would have to be as sure as that."""
+        return 1 - (1 - confidence) * self.share
 
 
 NOTHING_ELSE: Final = Evidence()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from specdeploy.bench.paired import CONFIDENCE, paired_ratio
 from specdeploy.gate.claims import is_claimed, is_refuted, more_needed
+from specdeploy.gate.document import Interval
 from specdeploy.gate.fingerprint import differences, fingerprint_of
 from specdeploy.gate.lossless import losslessness
 from specdeploy.gate.outcome import RuleVerdict, amount, distrusted, place_of, worst_of
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
     from specdeploy.bench.records import LoadPoint
     from specdeploy.gate.claims import Count
-    from specdeploy.gate.document import Interval, LoadDocument
+    from specdeploy.gate.document import LoadDocument
     from specdeploy.gate.evidence import Evidence
     from specdeploy.gate.lossless import Losslessness
     from specdeploy.gate.outcome import Status
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Each of the two bounds in ``load.json`` is wrong with half of 5 % at most.
 _STORED_CONFIDENCE: Final = 0.975
+#: What the speed-up is the ratio of.
+_THROUGHPUT: Final = "output_token_throughput"
 
 
 def judge_limit(rule: Rule, document: LoadDocument, evidence: Evidence) -> RuleVerdict:
@@ -44,7 +49,7 @@ def judge_limit(rule: Rule, document: LoadDocument, evidence: Evidence) -> RuleV
 
 def _judge_at(rule: Rule, document: LoadDocument, evidence: Evidence, point: LoadPoint) -> RuleVerdict:
     if rule.arm is None:
-        return _judge_speedup(rule, document.speedup(point), point)
+        return _judge_speedup(rule, _interval(document, evidence, point), point)
     value = document.metric(rule.metric, rule.stat, arm=rule.arm, point=point, category=rule.category)
     if value is None:
         return not_measured(rule, document, point)
@@ -72,14 +77,20 @@ def _judge_claim(rule: Rule, document: LoadDocument, evidence: Evidence, point: 
         return _judge_bounds(rule, document.percentile_bounds(rule.metric, rule.stat, **place), point, value, evidence)  # type: ignore[arg-type]
     expected = document.metric(rule.metric, "count", **place)  # type: ignore[arg-type]
     count = count_requests(rule, point, evidence.requests, expected)
-    status, why, more = _claim_words(count, claimed_share(rule), evidence.confidence)
-    numbers = {"kept": count.kept, "over": count.over, "more_requests": more, "confidence": evidence.confidence}
+    confidence = evidence.at_this_look(evidence.confidence)
+    status, why, more = _claim_words(count, claimed_share(rule), confidence)
+    numbers = {"kept": count.kept, "over": count.over, "more_requests": more, "confidence": confidence}
     limit = amount(rule.limit or 0.0, rule.unit)
     beyond = f"not {rule.comparison} {limit}"
     reason = (
         f"{place_of(rule, point)} is {amount(value, rule.unit)}; {count.over} of {count.total} are {beyond}, {why}."
     )
-    return _verdict(rule, point, status, value, reason, numbers)
+    return _open_for_more(_verdict(rule, point, status, value, reason, numbers))
+
+
+def _open_for_more(verdict: RuleVerdict) -> RuleVerdict:
+    """Say of what is undecided that more of the same load would decide it."""
+    return dataclasses.replace(verdict, more_decides=verdict.status == "undecided")
 
 
 def _claim_words(count: Count, share: float, confidence: float) -> tuple[Status, str, int | None]:
@@ -106,7 +117,7 @@ def _judge_bounds(
     safe, hopeless = (low, high) if rule.wants_more else (high, low)
     where = f"{place_of(rule, point)} is {amount(value, rule.unit)}"
     status: Status = "undecided"
-    if evidence.confidence <= _STORED_CONFIDENCE:
+    if evidence.at_this_look(evidence.confidence) <= _STORED_CONFIDENCE:
         if safe is not None and rule.holds(safe):
             status = "pass"
         elif hopeless is not None and not rule.holds(hopeless):
@@ -118,16 +129,26 @@ def _judge_bounds(
     return _verdict(rule, point, status, value, reason, {"ci_low": low, "ci_high": high})
 
 
+def _interval(document: LoadDocument, evidence: Evidence, point: LoadPoint) -> Interval | None:
+    """Return the speed-up with the interval of this look; the one in the document is that of a single look."""
+    stored, ratios = document.speedup(point), document.paired_ratios(_THROUGHPUT, point)
+    if stored is None or not ratios or evidence.share == 1:
+        return stored
+    first, confidence = document.control_first(_THROUGHPUT, point), evidence.at_this_look(CONFIDENCE)
+    found = paired_ratio(ratios, first, confidence=confidence)
+    return Interval(avg=found.avg, ci_low=found.ci_low, ci_high=found.ci_high, pairs=found.pairs, confidence=confidence)
+
+
 def _judge_speedup(rule: Rule, interval: Interval | None, point: LoadPoint) -> RuleVerdict:
     where = place_of(rule, point)
     if interval is None:
         why = "" if point.rate is None else ": in an open loop throughput follows the rate that is offered"
         return _verdict(rule, point, "not_measured", None, f"{where} was not measured{why}.")
     low, high = interval.ci_low, interval.ci_high
-    numbers = {"ci_low": low, "ci_high": high, "pairs": interval.pairs}
+    numbers = {"ci_low": low, "ci_high": high, "pairs": interval.pairs, "confidence": interval.confidence}
     if low is None or high is None or interval.pairs < 2:
         reason = f"{where} is {interval.avg:.3f}x from {interval.pairs} usable pair(s): an interval needs two."
-        return _verdict(rule, point, "undecided", interval.avg, reason, numbers)
+        return _open_for_more(_verdict(rule, point, "undecided", interval.avg, reason, numbers))
     status = _decide(rule, low, high)
     says = {
         "pass": "lies entirely on the right side of",
@@ -135,7 +156,7 @@ def _judge_speedup(rule: Rule, interval: Interval | None, point: LoadPoint) -> R
         "undecided": "holds both sides of",
     }[status]
     reason = f"{where} is {interval.avg:.3f}x; its interval {low:.3f}x to {high:.3f}x {says} {rule.limit:g}x."
-    return _verdict(rule, point, status, interval.avg, reason, numbers)
+    return _open_for_more(_verdict(rule, point, status, interval.avg, reason, numbers))
 
 
 def _decide(rule: Rule, low: float, high: float) -> Literal["pass", "fail", "undecided"]:

@@ -40,6 +40,8 @@ class RuleVerdict:
         reason: One sentence.
 
         numbers: What the decision was made by, as plain data.
+
+        more_decides: Whether it is open for lack of data only, which more of the same load brings.
     """
 
     rule: Rule
@@ -49,6 +51,7 @@ class RuleVerdict:
     point: LoadPoint | None
     reason: str
     numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    more_decides: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return an entry of ``rules`` in ``gate.json``."""
@@ -69,6 +72,7 @@ class RuleVerdict:
             "limit": self.limit,
             "unit": self.rule.unit,
             "reason": self.reason,
+            "more_decides": self.more_decides,
             "numbers": dict(self.numbers),
         }
 
@@ -82,11 +86,17 @@ class Verdict:
 
         confidence: By which it was decided.
 
+        look: How often the run was looked at, while it grew.
+
+        share: Which share of the rate of errors this look may spend; 1 where it is the only one.
+
         fingerprint: What the run was measured with.
     """
 
     rules: tuple[RuleVerdict, ...]
     confidence: float
+    look: int = 1
+    share: float = 1.0
     fingerprint: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -108,6 +118,9 @@ class Verdict:
             "status": self.status,
             "exit_code": self.exit_code,
             "confidence": self.confidence,
+            "look": self.look,
+            "share_of_errors": self.share,
+            "repeats": None,
             "fingerprint": dict(self.fingerprint),
             "rules": [rule.to_dict() for rule in self.rules],
         }
@@ -130,8 +143,11 @@ def worst_of(verdicts: Sequence[RuleVerdict]) -> RuleVerdict:
 
 def distrusted(verdict: RuleVerdict, document: LoadDocument) -> RuleVerdict:
     """Turn a pass of a run that is partial or degraded into undecided; a failure stays a failure."""
-    if verdict.status != "pass" or not (document.partial or document.degraded):
+    if not (document.partial or document.degraded):
         return verdict
+    if verdict.status != "pass":
+        # What is added to such a run does not mend it.
+        return dataclasses.replace(verdict, more_decides=False)
     why = f"partial ({document.stop_reason})" if document.partial else "degraded by its own load generator"
     return dataclasses.replace(verdict, status="undecided", reason=f"{verdict.reason[:-1]}, but the run is {why}.")
 

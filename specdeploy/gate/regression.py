@@ -5,16 +5,17 @@ false alarm in the making. Measured with a run-to-run noise of 4 %, an offset of
 a run, a threshold of 5 % alone raises a false alarm in a quarter of comparisons with a stored baseline, and in 2 % of
 comparisons of five interleaved pairs with a test beside it (``make bench`` measures both).
 
-**Pairs** share their session, so what is tested is the mean of the logarithms of their ratios, by Student's t.
+**Pairs** share their session, so what is tested is the mean of the logarithms of their ratios, free of what drifted
+meanwhile, by Student's t (`bench.abba`, the same numbers as the interval of the speed-up).
 
 **Runs of a baseline** do not share a session with the run that is judged, so their own spread, from day to day, is what
-chance can do: the new value is tested against the prediction interval of one more run, ``mean +- t s sqrt(1 + 1/n)``
-(Hahn and Meeker 1991, section 4.7), at its worse end. The interval is two-sided, since days differ with heavier tails
-than the normal distribution has: one-sided at 95 % it raised 5.3 % false alarms where they were those of Student's t
-with 3 degrees of freedom. The usual alternative, three times the scaled median absolute deviation, has no p-value to
-correct for several rules, and no constant rate of errors: simulated with a spread of 6.4 % and a threshold of 5 %, it
-raises 6.6 % false alarms with 5 runs and 2.6 % with 10, where it catches 70 % of regressions by 20 %. The prediction
-interval raises 2.5 % with any number of runs, and catches 67 % with 5 of them and 84 % with 10.
+chance can do: the new value is tested against the prediction limit of one more run, ``mean +- t s sqrt(1 + 1/n)``
+(Hahn and Meeker 1991, section 4.7), at its worse end. That limit is exact for normally distributed days. Days are not:
+now and then one is much slower than the rest, which lies all at the worse end, and no five of them tell how skewed they
+are. So no more than `SHARE_OF_ALPHA` of the rate of false alarms is spent on that end: simulated with the skew of
+exponential noise, a limit at the whole rate of 5 % raises 9 %, one at half of it 6 %, and this one 4.6 % at most with
+3 to 20 days (1.5 % where they are normal). The price is power: ``make bench`` has both. The usual alternative, three
+times the scaled median absolute deviation, has no p-value to correct for several rules, and no constant rate of errors.
 
 Changes are compared as logarithms, in which twice and half are equally far; where a value is 0, as they are.
 """
@@ -27,6 +28,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
+from specdeploy.bench.abba import mean_log
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -34,6 +37,8 @@ Decision: TypeAlias = Literal["pass", "fail", "blurred", "unproven"]
 
 #: A comparison that would not show a regression of so many times what is allowed does not pass.
 RESOLUTION: Final = 2.0
+#: Of the rate of false alarms, what a normal prediction limit may spend so that one of skewed days keeps within all.
+SHARE_OF_ALPHA: Final = 0.3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,7 +54,7 @@ class Change:
 
         half: Half of the width of the interval, on that scale: what chance explains, one-sided.
 
-        p: Probability of such a shift or a worse one, were nothing changed; against runs twice that, see above.
+        p: Probability of such a shift or a worse one, were nothing changed; against runs larger by `SHARE_OF_ALPHA`.
     """
 
     worse: float
@@ -70,11 +75,20 @@ class Change:
         return self.half <= RESOLUTION * self.allowed + max(-self.shift, 0.0) + 1e-12
 
 
-def of_pairs(ratios: Sequence[float], *, higher_is_better: bool, allowed: float, confidence: float) -> Change:
+def of_pairs(
+    ratios: Sequence[float],
+    control_first: Sequence[bool] = (),
+    *,
+    higher_is_better: bool,
+    allowed: float,
+    confidence: float,
+) -> Change:
     """Return the change that interleaved pairs show.
 
     Args:
         ratios: New over old, one for each pair, at least two, all positive.
+
+        control_first: Of each pair, whether the old one was measured first; empty where nobody knows.
 
         higher_is_better: Direction of the metric.
 
@@ -82,12 +96,10 @@ def of_pairs(ratios: Sequence[float], *, higher_is_better: bool, allowed: float,
 
         confidence: Of the one-sided interval.
     """
-    logs = np.log(np.asarray(ratios, dtype=np.float64))
-    sign = -1.0 if higher_is_better else 1.0
-    shift, n = sign * float(logs.mean()), len(ratios)
-    error = float(logs.std(ddof=1)) / math.sqrt(n)
-    change = _change(shift, error, n - 1, _log_allowed(allowed, higher_is_better), confidence)
-    return dataclasses.replace(change, worse=_share(shift, sign))
+    found, sign = mean_log(ratios, control_first), -1.0 if higher_is_better else 1.0
+    limit = _log_allowed(allowed, higher_is_better)
+    change = _change(sign * found.mean, found.error, found.freedom, limit, confidence)
+    return dataclasses.replace(change, worse=_share(change.shift, sign))
 
 
 def of_runs(
@@ -113,9 +125,9 @@ def of_runs(
     centre, n = float(old.mean()), len(runs)
     limit = _log_allowed(allowed, higher_is_better) if logarithm else allowed * centre
     error = float(old.std(ddof=1)) * math.sqrt(1 + 1 / n)
-    change = _change(sign * (new - centre), error, n - 1, limit, (1 + confidence) / 2)
+    change = _change(sign * (new - centre), error, n - 1, limit, 1 - SHARE_OF_ALPHA * (1 - confidence))
     worse = _share(change.shift, sign) if logarithm else _relative(change.shift, centre)
-    return dataclasses.replace(change, worse=worse, p=min(2 * change.p, 1.0))
+    return dataclasses.replace(change, worse=worse, p=min(change.p / SHARE_OF_ALPHA, 1.0))
 
 
 def centre_of(runs: Sequence[float]) -> float:

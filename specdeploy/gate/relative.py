@@ -6,7 +6,9 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from specdeploy.bench.abba import mean_log
 from specdeploy.gate.baseline import differing_words
+from specdeploy.gate.defaults import LEAST_PAIRS
 from specdeploy.gate.fingerprint import differences, fingerprint_of
 from specdeploy.gate.limits import not_measured
 from specdeploy.gate.outcome import RuleVerdict, amount, distrusted, place_of, worst_of
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from specdeploy.gate.regression import Change, Decision
     from specdeploy.gate.rules import Rule
 
-#: Interleaved pairs without which a difference of arms is not decided (``make bench`` has what five of them catch).
-LEAST_PAIRS: Final = 5
 _UPDATE: Final = "`specdeploy gate baseline update`"
 _STATUS: Final[dict[Decision, Status]] = {
     "pass": "pass",
@@ -58,13 +58,14 @@ def judge_relative(rules: Sequence[Rule], document: LoadDocument, evidence: Evid
     compared = [[_compare(rule, document, evidence, point) for point in _points(rule, document)] for rule in rules]
     tested = [one for of_rule in compared for one in of_rule if one.change is not None]
     adjusted: dict[int, float] = {}
+    confidence = evidence.at_this_look(evidence.confidence)
     for advisory in (False, True):
         family = [one for one in tested if one.rule.advisory == advisory]
         ps = holm([one.change.p for one in family if one.change is not None])
         adjusted |= {id(one): p for one, p in zip(family, ps, strict=True)}
     verdicts = []
     for rule, of_rule in zip(rules, compared, strict=True):
-        found = [_weighed(one, adjusted.get(id(one), 1.0), evidence.confidence) for one in of_rule]
+        found = [_weighed(one, adjusted.get(id(one), 1.0), confidence) for one in of_rule]
         nothing = _early(rule, None, "not_measured", "the run has no load at all.")
         verdicts.append(distrusted(worst_of(found), document) if found else nothing)
     return tuple(verdicts)
@@ -90,13 +91,16 @@ def _with_control(rule: Rule, document: LoadDocument, evidence: Evidence, point:
         return _Comparison(rule=rule, point=point, verdict=_early(rule, point, "not_measured", reason))
     if len(ratios) < LEAST_PAIRS:
         reason = f"{where} was compared in {len(ratios)} usable pair(s); {LEAST_PAIRS} are the least (load.pairs)."
-        return _Comparison(rule=rule, point=point, verdict=_early(rule, point, "undecided", reason))
-    change = of_pairs(ratios, higher_is_better=rule.wants_more, allowed=rule.allowed, confidence=evidence.confidence)
+        early = dataclasses.replace(_early(rule, point, "undecided", reason), more_decides=True)
+        return _Comparison(rule=rule, point=point, verdict=early)
+    first = document.control_first(rule.metric, point)
+    confidence = evidence.at_this_look(evidence.confidence)
+    change = of_pairs(ratios, first, higher_is_better=rule.wants_more, allowed=rule.allowed, confidence=confidence)
     return _Comparison(
         rule=dataclasses.replace(rule, unit="x"),
         point=point,
         change=change,
-        value=math.exp(math.fsum(math.log(ratio) for ratio in ratios) / len(ratios)),
+        value=math.exp(mean_log(ratios, first).mean),
         source="the control",
         independent=len(ratios),
     )
@@ -121,9 +125,8 @@ def _with_baseline(rule: Rule, document: LoadDocument, evidence: Evidence, point
     if value is None or early is not None:
         kept = early and dataclasses.replace(early, value=value)
         return _Comparison(rule=rule, point=point, verdict=kept)
-    change = of_runs(
-        value, runs, higher_is_better=rule.wants_more, allowed=rule.allowed, confidence=evidence.confidence
-    )
+    confidence = evidence.at_this_look(evidence.confidence)
+    change = of_runs(value, runs, higher_is_better=rule.wants_more, allowed=rule.allowed, confidence=confidence)
     return _Comparison(
         rule=rule,
         point=point,
@@ -160,7 +163,8 @@ def _weighed(one: _Comparison, p: float, confidence: float) -> RuleVerdict:
         limit=limit,
         point=one.point,
         reason=f"{place_of(rule, one.point)} is {_against(one)}: {_share(change.worse)}, {why}.",
-        numbers=_numbers(one, change, p),
+        numbers={**_numbers(one, change, p), "confidence": confidence},
+        more_decides=status == "undecided" and rule.reference == "control",
     )
 
 

@@ -46,7 +46,10 @@ def evaluate(rules: Sequence[Rule], load_report: Mapping[str, Any], evidence: Ev
     judged = dict(zip(map(id, relative), judge_relative(relative, document, evidence), strict=True))
     verdicts = tuple(judged.get(id(rule)) or _judge(rule, document, evidence) for rule in rules)
     fingerprint = fingerprint_of(document.data)
-    return Verdict(rules=verdicts, confidence=evidence.confidence, fingerprint=fingerprint)
+    confidence = evidence.at_this_look(evidence.confidence)
+    return Verdict(
+        rules=verdicts, confidence=confidence, fingerprint=fingerprint, look=evidence.look, share=evidence.share
+    )
 
 
 def _judge(rule: Rule, document: LoadDocument, evidence: Evidence) -> RuleVerdict:

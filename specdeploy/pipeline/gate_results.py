@@ -98,6 +98,7 @@ def judge(
     rules: Iterable[str],
     files: GateFiles,
     on_document: Callable[[Mapping[str, Any], tuple[str, ...]], None],
+    gate: Callable[[LoadedConfig, Iterable[str]], dict[str, Any]] = measure.gate,
 ) -> dict[str, Any]:
     """Judge the last load test, keep the verdict in every way that was asked for, and return ``gate.json``.
 
@@ -113,6 +114,8 @@ def judge(
 
         on_document: Hears of the document, also when there was nothing to judge, and of what could not be written.
 
+        gate: Judges.
+
     Raises:
         ConfigError: A file cannot be written, a rule or the load document is malformed.
 
@@ -120,7 +123,7 @@ def judge(
     """
     files.require_writable(loaded)
     try:
-        document = measure.gate(loaded, rules)
+        document = gate(loaded, rules)
     except CannotDecide as error:
         document = unjudged(error.message, created=SystemClock().now_iso())
         on_document(document, files.write(document, None, name=loaded.config.name))

@@ -11,8 +11,10 @@ from specdeploy.errors import CannotDecide, ConfigError
 from specdeploy.gate.baseline import MOST_CHARACTERS, history, parse_baseline, render_baseline, with_run
 from specdeploy.gate.document import LoadDocument
 from specdeploy.gate.evidence import Evidence
+from specdeploy.gate.repeats import share_of
 from specdeploy.gate.requests import needs_requests
 from specdeploy.gate.rules import LOSSLESS
+from specdeploy.gate.verdict import evaluate
 from specdeploy.pipeline.record_files import reading_records
 from specdeploy.pipeline.subject import read_document
 from specdeploy.pipeline.workspace import workspace
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from specdeploy.config.load import LoadedConfig
     from specdeploy.gate.baseline import Baseline
+    from specdeploy.gate.outcome import Verdict
     from specdeploy.gate.rules import Rule
 
 _UPDATE: Final = "`specdeploy gate baseline update`"
@@ -39,7 +42,9 @@ def preflight(loaded: LoadedConfig, rules: Sequence[Rule]) -> None:
 
 
 @contextlib.contextmanager
-def evidence_for(loaded: LoadedConfig, rules: Sequence[Rule], load: Mapping[str, Any]) -> Iterator[Evidence]:
+def evidence_for(
+    loaded: LoadedConfig, rules: Sequence[Rule], load: Mapping[str, Any], *, growing: bool = False
+) -> Iterator[Evidence]:
     """Read what rules are decided by beside the load test; what no rule asks for is not looked at.
 
     Args:
@@ -49,9 +54,12 @@ def evidence_for(loaded: LoadedConfig, rules: Sequence[Rule], load: Mapping[str,
 
         load: The content of ``load.json``.
 
+        growing: Whether the run is looked at again when this look does not decide.
+
     Raises:
         ConfigError: Something is there and cannot be read.
     """
+    look = LoadDocument(load).looks
     place, wanted = workspace(loaded), loaded.config.gate
     lossless = any(rule.metric == LOSSLESS.key for rule in rules)
     with contextlib.ExitStack() as stack:
@@ -62,7 +70,29 @@ def evidence_for(loaded: LoadedConfig, rules: Sequence[Rule], load: Mapping[str,
             requests=None if records is None else stack.enter_context(reading_records(records)),
             baseline_runs=wanted.baseline_runs,
             confidence=wanted.confidence,
+            look=look,
+            # A run that has grown was looked at before, whoever looks at it now.
+            share=share_of(look) if growing or look > 1 else 1.0,
         )
+
+
+def judged(loaded: LoadedConfig, rules: Sequence[Rule], load: Mapping[str, Any], *, growing: bool = False) -> Verdict:
+    """Judge a load test by rules.
+
+    Args:
+        loaded: Where the rest lies that they are decided by.
+
+        rules: The rules.
+
+        load: The content of ``load.json``.
+
+        growing: As for `evidence_for`.
+
+    Raises:
+        ConfigError: A document is malformed.
+    """
+    with evidence_for(loaded, rules, load, growing=growing) as evidence:
+        return evaluate(rules, load, evidence)
 
 
 def _relative(rules: Sequence[Rule]) -> bool:

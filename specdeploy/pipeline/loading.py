@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.goodput import parse_objectives
 from specdeploy.bench.schedule import kv_reuse_findings
+from specdeploy.bench.shards import fingerprint
 from specdeploy.bench.wire.codec import OpenAICodec, TritonCodec
 from specdeploy.bench.wire.grpc import GrpcCodec, GrpcWire
 from specdeploy.bench.wire.http import HttpWire
 from specdeploy.errors import ConfigError
 from specdeploy.findings import Finding
+from specdeploy.gate.fingerprint import differences, fingerprint_of
 from specdeploy.pipeline.measurement import FRONT_DOOR, Line, Lines, Measurement, plan_of
 from specdeploy.pipeline.shards import ALONE
 from specdeploy.pipeline.subject import connect, deployment, fixed_by
+from specdeploy.system.host import probe_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from specdeploy.bench.driver import Progress
+    from specdeploy.bench.further import Earlier
     from specdeploy.bench.schedule import LoadPlan
     from specdeploy.config.load import LoadedConfig
     from specdeploy.pipeline.measurement import OnTrial
     from specdeploy.pipeline.openai_server import OpenAIServer
     from specdeploy.pipeline.serving import Addresses
     from specdeploy.pipeline.shards import Generator
+
+
+#: What a load test that cannot go on has in its document, and what to call it.
+_NOT_WHOLE: Final = {
+    "partial": "it ended early",
+    "degraded": "its load generator was late",
+    "search": "it searched for a load",
+    "shards": "it is of several generators",
+}
 
 
 def preflight(loaded: LoadedConfig, **changes: Any) -> LoadPlan:  # noqa: ANN401 - settings of a plan
@@ -79,7 +92,7 @@ def load(
     plan = plan_of(loaded)
     findings = kv_reuse_findings(plan, max_sequences=loaded.config.build.max_batch_size)
 
-    about = deployment(loaded) | {"protocol": loaded.config.load.protocol}
+    about = _about(loaded)
 
     def connect_all() -> Lines:
         return Lines(_line(loaded, endpoints))
@@ -88,6 +101,71 @@ def load(
     triton = endpoints if generator.shard is None else None
     run = Measurement(loaded, connect_all, triton, about, on_progress, generator)
     return run.once(generator.part_of(plan), findings) if on_trial is None else run.search(on_trial, findings)
+
+
+def misfit(loaded: LoadedConfig, document: Mapping[str, Any]) -> str:
+    """Say why a load test cannot go on; empty for a whole one, of what the configuration says, from here.
+
+    Args:
+        loaded: The configuration.
+
+        document: The ``load.json`` of the load test.
+
+    Raises:
+        ConfigError: The load, the prompts or the document cannot be used.
+    """
+    plan = plan_of(loaded)
+    now = {
+        "deployment": _about(loaded),
+        "environment": probe_host().as_dict(),
+        "plan": plan.to_dict() | {"schedule": fingerprint(plan)},
+        "client": {"processes": 1},
+    }
+    for key, words in _NOT_WHOLE.items():
+        if document.get(key):
+            return words
+    others = differences(fingerprint_of(document), fingerprint_of(now))
+    return "; ".join(f"{field} was {there} and is {here}" for field, there, here in others[:1])
+
+
+def go_on(
+    loaded: LoadedConfig,
+    endpoints: Addresses,
+    earlier: Earlier,
+    pairs: int,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> str:
+    """Measure further pairs of a load test and keep both as one; return why that ended early, and nothing is changed.
+
+    Args:
+        loaded: The load, and where its results go.
+
+        endpoints: Where the deployment is.
+
+        earlier: The load test.
+
+        pairs: How many more at each load.
+
+        on_progress: Called after every request.
+
+    Raises:
+        ServerFault: The server is not there.
+    """
+    # Other prompts first, so that no part lives off the KV cache of the one before.
+    seed = loaded.config.load.seed + len(earlier.document.get("repeats") or ()) + 1
+    plan = plan_of(loaded, first_pair=earlier.pairs, pairs=pairs, seed=seed)
+    findings = kv_reuse_findings(plan, max_sequences=loaded.config.build.max_batch_size)
+
+    def connect_all() -> Lines:
+        return Lines(_line(loaded, endpoints))
+
+    run = Measurement(loaded, connect_all, endpoints, _about(loaded), on_progress, ALONE)
+    return run.further(earlier, plan, findings)
+
+
+def _about(loaded: LoadedConfig) -> dict[str, Any]:
+    return deployment(loaded) | {"protocol": loaded.config.load.protocol}
 
 
 def load_openai(

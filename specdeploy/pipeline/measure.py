@@ -56,8 +56,7 @@ def gate(loaded: LoadedConfig, rules: Iterable[str] = ()) -> dict[str, Any]:
     parse_rules(given or rules_for(loaded.config))
     load_document = _required(place.load_json, "specdeploy load")
     parsed = rules_of(loaded, load_document, given)
-    with gating.evidence_for(loaded, parsed, load_document) as evidence:
-        verdict = evaluate(parsed, load_document, evidence)
+    verdict = gating.judged(loaded, parsed, load_document)
     document = verdict.to_dict(created=SystemClock().now_iso())
     write_json_atomic(place.gate_json, document)
     return document

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from specdeploy.bench.driver import Progress
+    from specdeploy.bench.further import Earlier
     from specdeploy.bench.records import Arm
     from specdeploy.bench.schedule import LoadPlan
     from specdeploy.bench.search import Trial
@@ -48,6 +49,10 @@ FRONT_DOOR: Final = "ensemble"
 _REASONS: Final = {signal.SIGINT: INTERRUPTED_BY_USER, signal.SIGTERM: TERMINATED}
 OnTrial: TypeAlias = "Callable[[Arm, Trial], object]"
 Look: TypeAlias = "Callable[[], ServerCounts | None]"
+
+
+class _CutShort(Exception):
+    """A run that was to be added to another one ended early."""
 
 
 class Line(NamedTuple):
@@ -108,6 +113,35 @@ class Measurement:
         """Carry out a plan."""
         begin = self._generator.beginnings(self._clock)
         return self._measured(lambda look, store: (self._send(plan, look, begin, store), plan, None), findings)
+
+    def further(self, earlier: Earlier, plan: LoadPlan, findings: Iterable[Finding]) -> str:
+        """Carry out a plan and add what came of it to a run; return why it ended early, and then nothing is added.
+
+        Args:
+            earlier: The run; what is measured is kept in its place.
+
+            plan: Its pairs go on where those of the run end.
+
+            findings: What the caller noticed.
+        """
+        part: list[LoadRun] = []
+
+        def carry_out(look: Look | None, store: RecordStore) -> tuple[LoadRun, LoadPlan, None]:
+            earlier.copy(store)
+            part.append(self._send(plan, look, None, store))
+            if part[0].partial:
+                raise _CutShort
+            return earlier.with_run(part[0], store), plan, None
+
+        try:
+            self._measured(carry_out, findings, earlier)
+        except _CutShort:
+            # A signal that waited for the end of the run is acted on now.
+            number = next((number for number, reason in _REASONS.items() if reason == part[0].stop_reason), None)
+            if number is not None:
+                signal.raise_signal(number)
+            return part[0].stop_reason
+        return ""
 
     def search(self, on_trial: OnTrial, findings: Iterable[Finding]) -> dict[str, Any]:
         """Search for the highest load that keeps the objectives.
@@ -193,8 +227,17 @@ class Measurement:
         self,
         carry_out: Callable[[Look | None, RecordStore], tuple[LoadRun, LoadPlan, dict[str, Any] | None]],
         findings: Iterable[Finding],
+        earlier: Earlier | None = None,
     ) -> dict[str, Any]:
-        """Measure, and keep what came of it: the records as they come, and the document that is made of them."""
+        """Measure, and keep what came of it: the records as they come, and the document that is made of them.
+
+        Args:
+            carry_out: Measures.
+
+            findings: What the caller noticed.
+
+            earlier: The run that this goes on with; None begins one.
+        """
         created, used_s = self._clock.now_iso(), time.process_time()
         files = self._generator.files(workspace(self._loaded))
         with self._held as held:
@@ -215,10 +258,14 @@ class Measurement:
                     records_file=files.records.name,
                 )
                 noticed = (*findings, *prompt_findings(plan))
-                document = build_load_report(run, plan, context, noticed, objectives=self._objectives)
                 # By it two runs are known to have sent the same: the texts are not in the document.
                 schedule = fingerprint(plan)
-                document["plan"] |= {"schedule": schedule}
+                reported = plan if earlier is None else earlier.plan
+                document = build_load_report(run, reported, context, noticed, objectives=self._objectives)
+                if earlier is None:
+                    document["plan"] |= {"schedule": schedule}
+                else:
+                    document |= earlier.continued(document, plan.settings, schedule)
                 document |= {"search": found, "fingerprint": take_fingerprint(document)}
                 document |= self._generator.about(plan, schedule, run, noticed, self._clock)
                 store.document = document
@@ -229,11 +276,13 @@ class Measurement:
         return document
 
 
-def plan_of(loaded: LoadedConfig, **changes: Any) -> LoadPlan:  # noqa: ANN401 - settings of a plan
+def plan_of(loaded: LoadedConfig, *, first_pair: int = 0, **changes: Any) -> LoadPlan:  # noqa: ANN401 - settings
     """Lay out the load of a configuration.
 
     Args:
         loaded: The configuration.
+
+        first_pair: As for `plan_load`.
 
         changes: Settings that are otherwise than it says.
 
@@ -272,4 +321,4 @@ def plan_of(loaded: LoadedConfig, **changes: Any) -> LoadPlan:  # noqa: ANN401 -
     settings = dataclasses.replace(settings, **changes)
     # Made texts take their time: what cannot be sent is refused before.
     check_load(settings)
-    return plan_load(settings, *workload_of(loaded, settings))
+    return plan_load(settings, *workload_of(loaded, settings), first_pair=first_pair)

@@ -9,7 +9,7 @@ and now and then a run that is much slower.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,15 +17,19 @@ from specdeploy.bench.intervals import percentile_interval, share_interval
 from specdeploy.bench.paired import paired_ratio
 from specdeploy.gate.claims import Count, is_claimed
 from specdeploy.gate.regression import decide, of_pairs, of_runs
+from specdeploy.gate.repeats import share_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from specdeploy.gate.regression import Change
 
     Draw = Callable[[np.random.Generator, int], np.ndarray]
 
 REPEATS = 20_000
 RUN, SESSION, DRIFT = 0.04, 0.05, 0.02
 PAIRS = DAYS = 5
+LOOKS = 4
 ALLOWED, CONFIDENCE = 0.05, 0.95
 SEED = 7
 
@@ -41,44 +45,91 @@ NOISES: dict[str, Draw] = {
 }
 
 
-def pairs(rng: np.random.Generator, draw: Draw, loss: float) -> np.ndarray:
-    """Return the ratios of new over old throughput of interleaved pairs."""
-    logs = draw(rng, 2 * PAIRS) * RUN + np.arange(2 * PAIRS) * np.log1p(-DRIFT)
+class Pairs(NamedTuple):
+    """Ratios of new over old throughput, and of each whether the old one was measured first."""
+
+    ratios: list[float]
+    old_first: list[bool]
+
+
+def pairs(rng: np.random.Generator, draw: Draw, loss: float, count: int = PAIRS) -> Pairs:
+    """Return interleaved pairs: old first, then new first, and so on."""
+    logs = draw(rng, 2 * count) * RUN + np.arange(2 * count) * np.log1p(-DRIFT)
     first, second = logs[0::2], logs[1::2]
-    # Old first, then new first, and so on.
-    swapped = np.arange(PAIRS) % 2 == 1
-    old, new = np.where(swapped, second, first), np.where(swapped, first, second)
-    return np.exp(new - old) * (1 - loss)
+    old_first = np.arange(count) % 2 == 0
+    old, new = np.where(old_first, first, second), np.where(old_first, second, first)
+    return Pairs((np.exp(new - old) * (1 - loss)).tolist(), old_first.tolist())
 
 
 def paired_rates(noise: str, loss: float, repeats: int = REPEATS) -> dict[str, float]:
     """Return the share of each decision about interleaved pairs, where throughput was lost by a share."""
     rng, seen = np.random.default_rng(SEED), Counter()
     for _ in range(repeats):
-        ratios = pairs(rng, NOISES[noise], loss).tolist()
-        change = of_pairs(ratios, higher_is_better=True, allowed=ALLOWED, confidence=CONFIDENCE)
+        found = pairs(rng, NOISES[noise], loss)
+        change = of_pairs(*found, higher_is_better=True, allowed=ALLOWED, confidence=CONFIDENCE)
         seen[decide(change, change.p, CONFIDENCE)] += 1
     return _shares(seen, repeats)
+
+
+def repeated_rates(noise: str, loss: float, repeats: int = REPEATS) -> dict[str, float]:
+    """Return the share of each decision of a gate that measures on, to twice the pairs each time, until it decides."""
+    rng, seen = np.random.default_rng(SEED), Counter()
+    for _ in range(repeats):
+        found = pairs(rng, NOISES[noise], loss, PAIRS << (LOOKS - 1))
+        decision, look = "unproven", 0
+        while decision in {"unproven", "blurred"} and look < LOOKS:
+            count, look = PAIRS << look, look + 1
+            confidence = 1 - (1 - CONFIDENCE) * share_of(look)
+            part = (found.ratios[:count], found.old_first[:count])
+            change = of_pairs(*part, higher_is_better=True, allowed=ALLOWED, confidence=confidence)
+            decision = decide(change, change.p, confidence)
+        seen[decision] += 1
+    return _shares(seen, repeats)
+
+
+def repeated_coverage(noise: str, repeats: int = REPEATS) -> float:
+    """Return how often the intervals of the speed-up of all looks hold the true one."""
+    rng, hits = np.random.default_rng(SEED), 0
+    for _ in range(repeats):
+        found = pairs(rng, NOISES[noise], 0.0, PAIRS << (LOOKS - 1))
+        hits += all(_holds_one(found, PAIRS << (look - 1), share_of(look)) for look in range(1, LOOKS + 1))
+    return hits / repeats
+
+
+def _holds_one(found: Pairs, count: int, share: float) -> bool:
+    ratio = paired_ratio(found.ratios[:count], found.old_first[:count], confidence=1 - (1 - CONFIDENCE) * share)
+    return (ratio.ci_low or 0) <= 1.0 <= (ratio.ci_high or 0)
 
 
 def paired_coverage(noise: str, repeats: int = REPEATS) -> float:
     """Return how often the interval of the speed-up holds the true one."""
     rng, hits = np.random.default_rng(SEED), 0
     for _ in range(repeats):
-        ratio = paired_ratio(pairs(rng, NOISES[noise], 0.0).tolist())
+        ratio = paired_ratio(*pairs(rng, NOISES[noise], 0.0))
         hits += (ratio.ci_low or 0) <= 1.0 <= (ratio.ci_high or 0)
     return hits / repeats
 
 
-def baseline_rates(noise: str, loss: float, repeats: int = REPEATS) -> dict[str, float]:
+def baseline_rates(noise: str, loss: float, repeats: int = REPEATS, days: int = DAYS) -> dict[str, float]:
     """Return the share of each decision about one run against a baseline of several days."""
-    rng, seen, draw = np.random.default_rng(SEED), Counter(), NOISES[noise]
-    for _ in range(repeats):
-        runs = np.exp(draw(rng, DAYS + 1) * SESSION + draw(rng, DAYS + 1) * RUN)
-        value = float(runs[-1]) * (1 - loss)
-        change = of_runs(value, runs[:-1].tolist(), higher_is_better=True, allowed=ALLOWED, confidence=CONFIDENCE)
+    seen: Counter[str] = Counter()
+    for change in _against_baseline(noise, loss, repeats, days):
         seen[decide(change, change.p, CONFIDENCE)] += 1
     return _shares(seen, repeats)
+
+
+def baseline_coverage(noise: str, repeats: int = REPEATS) -> float:
+    """Return how often the prediction interval of one more day, of both ends, holds it."""
+    changes = _against_baseline(noise, 0.0, repeats, DAYS)
+    return sum(abs(change.shift) <= change.half for change in changes) / repeats
+
+
+def _against_baseline(noise: str, loss: float, repeats: int, days: int) -> Iterator[Change]:
+    rng, draw = np.random.default_rng(SEED), NOISES[noise]
+    for _ in range(repeats):
+        runs = np.exp(draw(rng, days + 1) * SESSION + draw(rng, days + 1) * RUN)
+        value = float(runs[-1]) * (1 - loss)
+        yield of_runs(value, runs[:-1].tolist(), higher_is_better=True, allowed=ALLOWED, confidence=CONFIDENCE)
 
 
 def threshold_rates(noise: str, loss: float, repeats: int = REPEATS) -> float:
@@ -101,12 +152,13 @@ def percentile_coverage(percentile: float, n: int, repeats: int = REPEATS // 10)
     return hits / repeats
 
 
-def share_coverage(share: float, n: int, repeats: int = REPEATS) -> float:
-    """Return how often Wilson's interval of a share holds the true one."""
+def share_coverage(share: float | None, n: int, repeats: int = REPEATS) -> float:
+    """Return how often Wilson's interval of a share holds the true one; None is another share each time."""
     rng, hits = np.random.default_rng(SEED), 0
-    for kept in rng.binomial(n, share, repeats):
-        low, high = share_interval(int(kept), n) or (0.0, 0.0)
-        hits += low <= share <= high
+    for _ in range(repeats):
+        true = float(rng.random()) if share is None else share
+        low, high = share_interval(int(rng.binomial(n, true)), n) or (0.0, 0.0)
+        hits += low <= true <= high
     return hits / repeats
 
 
@@ -117,28 +169,54 @@ def false_claims(share: float, n: int, repeats: int = REPEATS) -> float:
     return sum(is_claimed(Count(kept=int(k), over=n - int(k)), share, CONFIDENCE) for k in kept) / repeats
 
 
+def repeated_claims(share: float, n: int, repeats: int = REPEATS) -> float:
+    """Return how often a percentile just beyond its limit is claimed at any of the looks at ever more requests."""
+    rng, claimed = np.random.default_rng(SEED), 0
+    for _ in range(repeats):
+        kept = total = 0
+        for look in range(1, LOOKS + 1):
+            more = n if look == 1 else total
+            kept, total = kept + int(rng.binomial(more, share)), total + more
+            if is_claimed(Count(kept=kept, over=total - kept), share, 1 - (1 - CONFIDENCE) * share_of(look)):
+                claimed += 1
+                break
+    return claimed / repeats
+
+
 def rows(repeats: int = REPEATS) -> list[tuple[str, float]]:
     """Return the rates, for a rule that allows 5 %."""
-    found = []
+    found, upto = [], f"repeated, {PAIRS} to {PAIRS << (LOOKS - 1)} pairs"
     for noise in NOISES:
         found += [
             (f"gate, {PAIRS} pairs, {noise}: false alarms", paired_rates(noise, 0.0, repeats)["fail"]),
             (f"gate, {PAIRS} pairs, {noise}: 10 % worse caught", paired_rates(noise, 0.10, repeats)["fail"]),
             (f"gate, {PAIRS} pairs, {noise}: 15 % worse caught", paired_rates(noise, 0.15, repeats)["fail"]),
             (f"gate, {PAIRS} pairs, {noise}: 10 % worse passed", paired_rates(noise, 0.10, repeats)["pass"]),
+            (f"gate, {PAIRS} pairs, {noise}: 7 % worse caught", paired_rates(noise, 0.07, repeats)["fail"]),
             (f"gate, {PAIRS} pairs, {noise}: coverage of 95 %", paired_coverage(noise, repeats)),
+            (f"{upto}, {noise}: false alarms", repeated_rates(noise, 0.0, repeats)["fail"]),
+            (f"{upto}, {noise}: 10 % worse caught", repeated_rates(noise, 0.10, repeats)["fail"]),
+            (f"{upto}, {noise}: 10 % worse passed", repeated_rates(noise, 0.10, repeats)["pass"]),
+            (f"{upto}, {noise}: 7 % worse caught", repeated_rates(noise, 0.07, repeats)["fail"]),
+            (f"{upto}, {noise}: coverage of 95 %, all looks together", repeated_coverage(noise, repeats)),
             (f"gate, {DAYS} days, {noise}: false alarms", baseline_rates(noise, 0.0, repeats)["fail"]),
             (f"gate, {DAYS} days, {noise}: 20 % worse caught", baseline_rates(noise, 0.20, repeats)["fail"]),
             (f"gate, {DAYS} days, {noise}: 20 % worse passed", baseline_rates(noise, 0.20, repeats)["pass"]),
+            (f"gate, {DAYS} days, {noise}: coverage of 97 %", baseline_coverage(noise, repeats)),
+            (f"gate, 10 days, {noise}: false alarms", baseline_rates(noise, 0.0, repeats, 10)["fail"]),
+            (f"gate, 10 days, {noise}: 20 % worse caught", baseline_rates(noise, 0.20, repeats, 10)["fail"]),
             (f"threshold alone, {DAYS} days, {noise}: false alarms", threshold_rates(noise, 0.0, repeats)),
         ]
     few = max(repeats // 10, 1)
     found += [
         (f"p{at} of {n}, order statistics: coverage of 95 %", percentile_coverage(at, n, few))
-        for at, n in ((50, 200), (90, 500), (99, 2000))
+        for at, n in ((50, 30), (50, 200), (90, 100), (95, 200), (99, 500), (99, 2000))
     ]
+    found.append(("p99 of 200, one bound: coverage of 97.5 %", percentile_coverage(99, 200, few)))
+    found += [(f"any share of {n}, Wilson: coverage of 95 %", share_coverage(None, n, repeats)) for n in (30, 300)]
     found.append(("90 % of 300, Wilson: coverage of 95 %", share_coverage(0.9, 300, repeats)))
     found.append(("p99 of 1000 that is not kept: claimed", false_claims(0.99, 1000, repeats)))
+    found.append((f"p99 of 300 to {300 << (LOOKS - 1)} that is not kept: claimed", repeated_claims(0.99, 300, repeats)))
     return found
 
 

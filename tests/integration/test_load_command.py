@@ -544,3 +544,29 @@ class TestAgainstTriton:
         assert lengths["entry-1"] == 1
         assert lengths["entry-1"] < lengths["entry-2"] < lengths["entry-3"]
         assert all(record.output_tokens == lengths[record.prompt_id] for record in records)
+
+    def test_the_gate_measures_on_until_it_can_decide(self, served: Path) -> None:
+        """From nothing: a load test, too few requests for a p75, more of them, and a verdict of both as one run."""
+        for path in (served / "reports").glob("load*"):
+            path.unlink()
+        rule = "request_latency.p75 <= 60s"
+        done = specdeploy("gate", "--repeat-until", "2min", "--rule", rule, "--json", cwd=served)
+        assert done.returncode == 0, done.stdout + done.stderr
+        document = json.loads((served / "reports" / "load.json").read_text())
+        records = records_from_jsonl((served / "reports" / "load_records.jsonl").read_text())
+        again = specdeploy("gate", "--repeat-until", "2min", "--rule", rule, "--json", cwd=served)
+
+        verdict = json.loads(done.stdout)
+        assert [(look["pairs"], look["status"]) for look in verdict["repeats"]["looks"]] == [
+            (2, "undecided"),
+            (5, "pass"),
+        ]
+        assert "look 1: undecided after 2 pair(s)" in done.stderr
+        assert [(part["pairs"], part["seed"]) for part in document["repeats"]] == [(3, 1)]
+        assert document["speedup"]["1"]["control_first"] == [True, False, True, False, True]
+        assert sum(record.counts for record in records) == 2 * 5 * 5
+        assert document["plan"]["pairs"] == 2
+        # Nothing is open any more, so nothing is measured.
+        assert again.returncode == 0, again.stderr
+        assert json.loads(again.stdout)["rules"] == verdict["rules"]
+        assert json.loads((served / "reports" / "load.json").read_text()) == document

@@ -73,6 +73,22 @@ def test_an_a_a_run_is_covered_at_the_nominal_rate() -> None:
     assert covered == pytest.approx(0.95, abs=0.015)
 
 
+def test_a_drift_moves_neither_the_speed_up_nor_its_interval() -> None:
+    """The arms take turns: what makes every second block slower by a tenth is told from what speculation does."""
+    items = []
+    for pair in range(5):
+        arms = ARMS[::-1] if pair % 2 else ARMS
+        for half, arm in enumerate(arms):
+            took_s = (2.0 if arm == "control" else 1.0) * (1.1 if half else 1.0)
+            start_s = 10.0 * pair + 5.0 * half
+            times = {"sent_s": start_s, "first_s": start_s, "last_s": start_s + took_s, "ended_s": start_s + took_s}
+            items.append(record(arm=arm, pair=pair, **times))
+    (summary,) = paired_speedup(items)
+
+    assert summary.speedup.control_first == tuple(arms[0] == "control" for arms in (ARMS, ARMS[::-1]) * 3)[:5]
+    assert (summary.speedup.avg, summary.speedup.ci_low) == (pytest.approx(2), pytest.approx(2))
+
+
 def test_latency_ratios_go_the_other_way() -> None:
     """Half the latency is a ratio of one half, beside a speed-up of two."""
     (summary,) = paired_speedup(pairs((2.0, 1.0), (4.0, 2.0)))

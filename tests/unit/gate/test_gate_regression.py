@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from specdeploy.gate.regression import decide, holm, of_pairs, of_runs
-from tests.bench.gate import NOISES, baseline_rates, paired_coverage, paired_rates
+from tests.bench.gate import NOISES, baseline_coverage, baseline_rates, paired_coverage, paired_rates
 
 RATIOS = (0.91, 0.93, 0.88, 0.95, 0.90)
 
@@ -27,6 +27,25 @@ def test_pairs_are_tested_by_students_t_on_their_logarithms() -> None:
     assert decide(change, change.p, 0.95) == "fail"
 
 
+def test_the_order_of_pairs_is_an_effect_of_its_own() -> None:
+    """What drifts makes every other ratio larger; by least squares, against SciPy's regression on the order."""
+    ratios, first = (0.96, 0.86, 0.93, 0.88, 0.97), (True, False, True, False, True)
+    change = of_pairs(ratios, first, higher_is_better=True, allowed=0.05, confidence=0.95)
+    line = stats.linregress([-1 if old else 1 for old in first], np.log(ratios))
+
+    assert change.shift == pytest.approx(-line.intercept)
+    assert change.p == pytest.approx(stats.t.sf(-line.intercept / line.intercept_stderr, 3))
+    assert change.half < of_pairs(ratios, higher_is_better=True, allowed=0.05, confidence=0.95).half
+
+
+@pytest.mark.parametrize("first", [(), (True,) * 5, (True, False)])
+def test_an_order_that_is_unknown_or_always_the_same_changes_nothing(first: tuple[bool, ...]) -> None:
+    """There is nothing to tell it from."""
+    known = of_pairs(RATIOS, first, higher_is_better=True, allowed=0.05, confidence=0.95)
+
+    assert known == of_pairs(RATIOS, higher_is_better=True, allowed=0.05, confidence=0.95)
+
+
 def test_directions_mirror_each_other() -> None:
     """Latency that grows is as bad as throughput that shrinks, and getting better never fails."""
     slower = of_pairs([1 / ratio for ratio in RATIOS], higher_is_better=False, allowed=0.05, confidence=0.95)
@@ -39,11 +58,11 @@ def test_directions_mirror_each_other() -> None:
 
 
 def test_a_run_is_tested_against_the_prediction_interval_of_the_others() -> None:
-    """``mean +- t s sqrt(1 + 1/n)``, two-sided, in logarithms."""
+    """``mean +- t s sqrt(1 + 1/n)`` in logarithms, with 0.3 of 5 % at the worse end, since days may be skewed."""
     runs, value = (100.0, 104.0, 97.0, 101.0, 99.0), 80.0
     change = of_runs(value, runs, higher_is_better=True, allowed=0.05, confidence=0.95)
     logs = np.log(runs)
-    half = stats.t.ppf(0.975, 4) * logs.std(ddof=1) * math.sqrt(1.2)
+    half = stats.t.ppf(1 - 0.3 * 0.05, 4) * logs.std(ddof=1) * math.sqrt(1.2)
 
     assert change.half == pytest.approx(half)
     assert change.shift == pytest.approx(logs.mean() - math.log(80.0))
@@ -125,12 +144,18 @@ def test_a_stored_baseline_rarely_raises_a_false_alarm(noise: str) -> None:
     """Also with heavy tails; its noise hides a regression often, and then the gate says so and does not pass."""
     unchanged, worse = (baseline_rates(noise, loss, repeats=1500) for loss in (0.0, 0.20))
 
-    assert unchanged["fail"] < (0.07 if noise == "skewed" else 0.05)
-    assert worse["fail"] > 0.6
+    assert unchanged["fail"] < 0.05
+    assert worse["fail"] > 0.5
     assert worse["pass"] < 0.05
 
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_the_interval_of_pairs_covers_what_it_says(noise: str) -> None:
-    """Within 2 points of 95 %, or a little more on the safe side."""
-    assert 0.93 <= paired_coverage(noise, repeats=3000) <= 0.975
+    """Within 2 points of 95 %, in spite of drift, and with any noise."""
+    assert 0.93 <= paired_coverage(noise, repeats=3000) <= 0.97
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_the_interval_of_one_more_day_covers_what_it_says(noise: str) -> None:
+    """Within 2 points of 97 %, less what chance does to 3000 of them."""
+    assert 0.945 <= baseline_coverage(noise, repeats=3000) <= 0.99

@@ -1,0 +1,237 @@
+"""A gate that measures on until it can decide: looks at the run, has more of it measured, and looks again.
+
+Knows when to stop: when the rules are decided, when more of the same would decide nothing, and when the time is spent.
+How sure each look has to be is in `gate.repeats`. What was measured stays after every part, as one run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from specdeploy.bench.further import Earlier, pairs_of
+from specdeploy.config.gate_defaults import rules_for
+from specdeploy.errors import CannotDecide
+from specdeploy.gate.repeats import beyond_help, least_pairs, more_pairs
+from specdeploy.gate.rules import parse_rules
+from specdeploy.pipeline import gating, loading
+from specdeploy.pipeline.gate_rules import rules_of
+from specdeploy.pipeline.outputs import require_writable
+from specdeploy.pipeline.record_files import reading_records
+from specdeploy.pipeline.subject import read_document
+from specdeploy.pipeline.workspace import workspace
+from specdeploy.system.clock import SystemClock
+from specdeploy.system.files import write_json_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from specdeploy.bench.driver import Progress
+    from specdeploy.config.load import LoadedConfig
+    from specdeploy.gate.outcome import Verdict
+    from specdeploy.pipeline.serving import Addresses
+    from specdeploy.system.clock import Clock
+
+
+class Measuring(Protocol):
+    """Who measures."""
+
+    def begun(self) -> bool:
+        """Say whether there is a load test that can go on."""
+        ...
+
+    def begin(self) -> None:
+        """Measure a first load test."""
+        ...
+
+    def go_on(self, pairs: int) -> str:
+        """Add so many pairs at each load; returns why that ended early, with nothing added."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Look:
+    """What came of a look.
+
+    Args:
+        number: From 1; of a run that had grown before, from where that ended.
+
+        pairs: Pairs of the run at each load.
+
+        status: Of the gate.
+
+        share_of_errors: What the look may spend of the rate of errors.
+
+        spent_s: Seconds since the gate began.
+
+        more: How many pairs are measured next; 0 when this is the last look.
+    """
+
+    number: int
+    pairs: int
+    status: str
+    share_of_errors: float
+    spent_s: float
+    more: int
+
+
+class Deployment:
+    """Measures the deployment of a configuration, which is asked for only when something is to be measured.
+
+    Args:
+        loaded: The configuration.
+
+        endpoints: Says where it is, for as long as something is measured.
+
+        on_progress: Called after every request.
+
+        on_note: Hears why the last load test cannot go on.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        endpoints: Callable[[], contextlib.AbstractContextManager[Addresses]],
+        on_progress: Callable[[Progress], None],
+        on_note: Callable[[str], object],
+    ) -> None:
+        self._loaded = loaded
+        self._endpoints = endpoints
+        self._on_progress = on_progress
+        self._on_note = on_note
+        self._stack = contextlib.ExitStack()
+        self._found: Addresses | None = None
+
+    def __enter__(self) -> Self:
+        """Wait until it is needed."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave the server."""
+        self._stack.close()
+
+    def begun(self) -> bool:
+        """Say whether the last load test is whole, was one of this deployment and load, and has its records."""
+        place = workspace(self._loaded)
+        document = read_document(place.load_json)
+        if document is None:
+            return False
+        why = loading.misfit(self._loaded, document) if place.records_jsonl.is_file() else "its records are missing"
+        if why:
+            self._on_note(f"the last load test cannot go on ({why}), so a new one is measured")
+        return not why
+
+    def begin(self) -> None:
+        """Measure a load test, as `specdeploy load` does."""
+        loading.load(self._loaded, self._there(), on_progress=self._on_progress)
+
+    def go_on(self, pairs: int) -> str:
+        """Add pairs to the load test."""
+        place = workspace(self._loaded)
+        with reading_records(place.records_jsonl) as records:
+            earlier = Earlier(
+                document=_read(self._loaded), records=records, epoch_offset_s=SystemClock().epoch_offset_s()
+            )
+            return loading.go_on(self._loaded, self._there(), earlier, pairs, on_progress=self._on_progress)
+
+    def _there(self) -> Addresses:
+        if self._found is None:
+            self._found = self._stack.enter_context(self._endpoints())
+        return self._found
+
+
+def gate_until(
+    loaded: LoadedConfig,
+    rules: Iterable[str],
+    budget_s: float,
+    measuring: Measuring,
+    on_look: Callable[[Look], object],
+    clock: Clock | None = None,
+) -> dict[str, Any]:
+    """Judge a load test, and measure on until its rules are decided, or nothing more can be done about it.
+
+    Args:
+        loaded: The configuration.
+
+        rules: In place of those of the configuration; none takes those.
+
+        budget_s: So long is measured, from now on; a part that was begun is measured to its end.
+
+        measuring: Who measures.
+
+        on_look: Hears of each look.
+
+        clock: By which time is spent.
+
+    Returns:
+        ``gate.json``, which is kept after every look; ``repeats`` has the looks, the time, and how it ended.
+
+    Raises:
+        ConfigError: A rule, the load, or a document is malformed.
+    """
+    clock = clock or SystemClock()
+    began_s = clock.monotonic()
+    given = tuple(rules)
+    gating.preflight(loaded, parse_rules(given or rules_for(loaded.config)))
+    loading.preflight(loaded)
+    for path in (workspace(loaded).load_json, workspace(loaded).records_jsonl):
+        require_writable(path, "report.path")
+    if not measuring.begun():
+        measuring.begin()
+    looks: list[Look] = []
+    while True:
+        load = _read(loaded)
+        verdict = gating.judged(loaded, rules_of(loaded, load, given), load, growing=True)
+        spent_s = clock.monotonic() - began_s
+        pairs = pairs_of(load)
+        ended = _ended(verdict)
+        least = least_pairs(verdict, pairs)
+        more = 0 if ended else more_pairs(pairs, float(load["duration_s"]), budget_s - spent_s, least=least)
+        looks.append(
+            Look(
+                number=verdict.look,
+                pairs=pairs,
+                status=verdict.status,
+                share_of_errors=verdict.share,
+                spent_s=spent_s,
+                more=more,
+            )
+        )
+        on_look(looks[-1])
+        if not more:
+            return _kept(loaded, verdict, looks, budget_s, ended or "the time is spent")
+        _kept(loaded, verdict, looks, budget_s, "stopped")
+        if why := measuring.go_on(more):
+            return _kept(loaded, verdict, looks, budget_s, f"measuring more ended early: {why}")
+
+
+def _ended(verdict: Verdict) -> str:
+    """Say why there is nothing more to do; empty while more of the load may decide."""
+    if verdict.status == "pass":
+        return "decided"
+    if verdict.status == "fail":
+        return "decided: a rule failed"
+    stuck = beyond_help(verdict)
+    return f"measuring more does not decide {stuck[0].rule.text!r}" if stuck else ""
+
+
+def _kept(loaded: LoadedConfig, verdict: Verdict, looks: Iterable[Look], budget_s: float, ended: str) -> dict[str, Any]:
+    document = verdict.to_dict(created=SystemClock().now_iso())
+    entries = [dataclasses.asdict(look) for look in looks]
+    document["repeats"] = {
+        "budget_s": budget_s,
+        "spent_s": entries[-1]["spent_s"],
+        "ended": ended,
+        "looks": entries,
+    }
+    write_json_atomic(workspace(loaded).gate_json, document)
+    return document
+
+
+def _read(loaded: LoadedConfig) -> Mapping[str, Any]:
+    path = workspace(loaded).load_json
+    document = read_document(path)
+    if document is None:
+        raise CannotDecide(f"there is no {path}: nothing has been measured", hint="run `specdeploy load` first")
+    return document
