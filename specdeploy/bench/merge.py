@@ -114,7 +114,7 @@ class Part:
         _require((int, float), self.document["client"], "cpu_s", "processes")
         _require(dict, self.document, "plan", "deployment", "environment")
         plan = _PlanRead(self.document["plan"])
-        _ = plan.temperature, plan.block_s
+        _ = plan.temperature, plan.block_s, plan.own_control
         _require(list, self.document, "objectives")
         parse_objectives(self.document["objectives"])
         _require(bool, self.document, "partial", "degraded")
@@ -175,6 +175,10 @@ class _PlanRead:
     def block_s(self) -> float | None:
         duration_s = self.data.get("duration_s")
         return float(duration_s) if duration_s is not None and self.data.get("shape") == "closed" else None
+
+    @property
+    def own_control(self) -> bool:
+        return bool(self.data.get("own_control", True))
 
     def to_dict(self) -> dict[str, Any]:
         return dict(self.data)

@@ -122,7 +122,7 @@ class LoadDocument:
         """Return speculation over control of each pair that counts; empty where they were not compared by this metric.
 
         Args:
-            metric: ``output_token_throughput``, ``request_latency`` or ``time_to_first_token``, by block.
+            metric: One of `rules.PAIRED`, by block.
 
             point: The load.
 

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.metrics import METRICS
 from specdeploy.bench.records import CONTROL, SPECULATION
-from specdeploy.report.model import arm_metrics, arms, is_open, latency_ratios, point_of, points, speedup, statistic
+from specdeploy.report.model import (
+    arm_metrics,
+    arms,
+    is_open,
+    latency_ratios,
+    other_control,
+    point_of,
+    points,
+    speedup,
+    statistic,
+)
 from specdeploy.report.numbers import DASH, NOT_MEASURED, TIMES, amount, interval, number, plain, shown_unit
 
 if TYPE_CHECKING:
@@ -165,7 +175,8 @@ def _ratio_lines(load: Mapping[str, Any], point: LoadPoint) -> list[str]:
     if CONTROL not in arms(load):
         return []
     if point.rate is None:
-        return [f"speed-up {_ratio_words(speedup(load, point))}"]
+        what = f"output token throughput, {_OF_CONTROL}" if other_control(load) else "speed-up"
+        return [f"{what} {_ratio_words(speedup(load, point))}"]
     ratios = latency_ratios(load, point)
     lines = [f"{METRICS[key].title.lower()}, {_OF_CONTROL} {_ratio_words(ratio)}" for key, ratio in ratios.items()]
     return lines or [f"latency, {_OF_CONTROL} {NOT_MEASURED}"]
@@ -213,6 +224,8 @@ def search_lines(load: Mapping[str, Any]) -> Iterator[str]:
 
 def _remarks(load: Mapping[str, Any]) -> Iterator[str]:
     yield from search_lines(load)
+    if control := other_control(load):
+        yield f"control: {one_line(control)}"
     outputs = load.get("outputs")
     if outputs and outputs["compared"]:
         yield f"answers: {outputs['identical']} of {outputs['compared']} identical, token for token, in both arms"
