@@ -100,6 +100,11 @@ class LoadLines:
         tell(f"    {arm} at {trial.load:.4g}: {trial.good} of {trial.requests} requests good: {kept}")
         self._share = _Share()
 
+    def begin(self) -> None:
+        """End the changing line, and count from the start for another run."""
+        self._ticker.close()
+        self._share = _Share()
+
     def close(self) -> None:
         """End the changing line."""
         self._ticker.close()
