@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from tests.deployments import served, specdeploy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import subprocess
 
 RUNS = 20
 RULE = "output_token_throughput: 5% of control"
@@ -31,7 +31,7 @@ def main(runs: int = RUNS) -> None:
     began_s, load_before = time.monotonic(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         here, before = (stack.enter_context(served(_made(Path(folder, name)))) for name in ("here", "before"))
-        seen = Counter(_judged(here, before, seed, print) for seed in range(runs))
+        seen = Counter(_judged(here, before, seed) for seed in range(runs))
     took_s = time.monotonic() - began_s
     rule = f"{RULE!r}, {LOAD['load.pairs']} pairs of {LOAD['load.requests']} requests"
     print(f"{runs} runs of one build against itself, {rule}: {_listed(seen)}; {took_s:.0f} s in all")
@@ -44,26 +44,26 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _judged(here: Path, before: Path, seed: int, tell: Callable[[str], object]) -> str:
+def _judged(here: Path, before: Path, seed: int) -> str:
     """Measure once, judge, and return the status of the rule."""
     control = _addresses(before)
     words = [f"--control-http={control['http_url']}", f"--control-grpc={control['grpc_url']}"]
     words += [f"--set={key}={value}" for key, value in {**LOAD, "load.seed": str(seed)}.items()]
-    _require(specdeploy("load", *words, cwd=here), 0)
+    _require(specdeploy("load", *words, cwd=here))
     specdeploy("gate", "--rule", RULE, cwd=here)
     (rule,) = json.loads((here / "reports" / "gate.json").read_text())["rules"]
-    tell(f"{seed + 1:3d}  {rule['status']:12s} {rule['reason']}")
+    print(f"{seed + 1:3d}  {rule['status']:12s} {rule['reason']}", flush=True)
     return str(rule["status"])
 
 
 def _addresses(folder: Path) -> dict[str, str]:
     done = specdeploy("serve", "status", "--json", cwd=folder)
-    _require(done, 0)
+    _require(done)
     return dict(json.loads(done.stdout))
 
 
-def _require(done, exit_code: int) -> None:
-    if done.returncode != exit_code:
+def _require(done: subprocess.CompletedProcess[str]) -> None:
+    if done.returncode:
         sys.exit(done.stdout + done.stderr)
 
 
