@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from specdeploy.pipeline.serving import Addresses
 
 FOLDER: Final = "gate-selftest"
+#: Folders of the runs: without a difference, and with one.
+_NAMES: Final = ("same", "slowed")
 #: The first answer of a server may take longer than any other one.
 _TRIED: Final = 2
 
@@ -77,7 +79,11 @@ def selftest(
     settings = plan.settings
     require_sense(parsed, slowdown, pairs=settings.pairs, open_loop=settings.shape != "closed")
     path = workspace(loaded).reports / f"{FOLDER}.json"
-    require_writable(path, "report.path")
+    for file in (path, *_Runs.files(loaded)):
+        require_writable(file, "report.path")
+    with explained(path):
+        # What an earlier one said is not to be taken for what this one says, should it not come to its end.
+        path.unlink(missing_ok=True)
     tell(f"two runs{_about(plan, _time_of_one(loaded, endpoints, plan))}")
     runs = _Runs(loaded, endpoints, plan, parsed, on_progress)
     tell("the deployment against itself")
@@ -110,6 +116,11 @@ class _Runs:
         self._rule = rule
         self._on_progress = on_progress
 
+    @staticmethod
+    def files(loaded: LoadedConfig) -> tuple[Path, ...]:
+        """Return the documents that the runs leave."""
+        return tuple(workspace(_kept_in(loaded, name)).load_json for name in _NAMES)
+
     def measure(self, slowdown: float) -> Trial:
         """Measure once, the candidate's answers held back, and judge it.
 
@@ -117,7 +128,7 @@ class _Runs:
             KeyboardInterrupt: Somebody pressed Ctrl-C.
         """
         candidate, control = self._held(slowdown), self._held(0.0)
-        place = _kept_in(self._loaded, "slowed" if slowdown else "same")
+        place = _kept_in(self._loaded, _NAMES[bool(slowdown)])
         about = deployment(self._loaded) | {
             "protocol": self._loaded.config.load.protocol,
             "control": {"name": "the same deployment", "server": self._endpoints.http_url},

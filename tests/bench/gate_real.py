@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RUNS = 20
 RULE = "output_token_throughput: 5% of control"
-LOAD = {"load.pairs": "5", "load.requests": "12", "load.max_tokens": "24", "load.warmup_requests": "4"}
+LOAD = {"load.pairs": "15", "load.requests": "4", "load.max_tokens": "24", "load.warmup_requests": "4"}
 
 
 def main(runs: int = RUNS) -> None:

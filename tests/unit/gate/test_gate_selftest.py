@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from specdeploy.bench.driver import INTERRUPTED_BY_USER
 from specdeploy.bench.load_report import build_load_report
 from specdeploy.bench.records import LoadRun
 from specdeploy.bench.schedule import LoadSettings
 from specdeploy.cli import run as run_command
+from specdeploy.cli._selftest import command
 from specdeploy.errors import ConfigError
 from specdeploy.gate.rules import parse_rules
-from specdeploy.gate.selftest import Trial, conclude, require_sense, worse_by
+from specdeploy.gate.selftest import DEFAULT_RULE, DEFAULT_SLOWDOWN, Trial, conclude, require_sense, worse_by
 from specdeploy.gate.verdict import evaluate
 from specdeploy.pipeline import selftest as pipeline
 from specdeploy.pipeline.loading import plan_of
@@ -158,7 +160,7 @@ class Measured:
         assert not plan.settings.own_control
         document = measured(self.seen if self._held else 0.0)
         folder = self._loaded.base_dir / self._loaded.config.report.path
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "load.json").write_text(json.dumps(document))
         return document
 
@@ -231,6 +233,33 @@ def test_the_command_refuses_what_could_show_nothing(options: tuple[str, ...], s
     assert run_command([*COMMAND, *options]) == 2
     assert said in capsys.readouterr().err
     assert not list((folder / "reports").glob("gate-selftest*"))
+
+
+def test_what_could_not_be_kept_is_not_measured(folder: Path, capsys) -> None:
+    """A file where the folder of the runs would be (2)."""
+    (folder / "reports" / "gate-selftest").write_text("")
+
+    assert run_command([*COMMAND]) == 2
+    assert "gate-selftest" in capsys.readouterr().err
+
+
+def test_a_selftest_that_broke_off_leaves_no_older_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither does one that is interrupted (130)."""
+    monkeypatch.setattr(Measured, "seen", 0.15)
+    assert run_command([*COMMAND]) == 0
+    interrupted = {**measured(), "partial": True, "stop_reason": INTERRUPTED_BY_USER}
+    monkeypatch.setattr(Measured, "once", lambda *_: interrupted)
+
+    assert run_command([*COMMAND]) == 130
+    assert not (folder / "reports" / "gate-selftest.json").exists()
+
+
+def test_the_command_has_the_defaults_of_the_gate() -> None:
+    """They stand there once more, so that --help need not import the gate."""
+    defaults = {parameter.name: parameter.default for parameter in command.params}
+
+    assert defaults["rule"] == DEFAULT_RULE
+    assert defaults["slowdown"] == f"{DEFAULT_SLOWDOWN:.0%}"
 
 
 def test_how_long_a_run_takes(folder: Path) -> None:
