@@ -1,8 +1,8 @@
 """How often the gate raises a false alarm on real runs: a deployment against itself, load test and gate, many times.
 
 It has tiny engines on a real Triton server of this machine. Each run is ``specdeploy load --control-http`` and
-``specdeploy gate`` as a pipeline starts them, each with other prompts first, at concurrency 1. Both arms are one server,
-since two on the same few cores may differ for as long as a run lasts, which is no false alarm of the gate's.
+``specdeploy gate`` as a pipeline starts them, each with other prompts first, at concurrency 1. Both arms are one
+server: two on the same few cores may differ for as long as a run lasts, which is no false alarm of the gate's.
 """
 
 from __future__ import annotations

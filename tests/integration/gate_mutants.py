@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 EVERY: Final = 33
 SLOWDOWN: Final = 0.15
 _MODEL: Final = "speculative_decoder/1/model.py"
-_LEAST_S: Final = 0.025
+_LEAST_S: Final = 0.04
 
 _PACED: Final = f'''
 

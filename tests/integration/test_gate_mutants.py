@@ -35,7 +35,7 @@ OF_CONTROL = (
     "error_rate#control <= 0",
 )
 ALONE = ("error_rate <= 1%", "overall_spec_decode_acceptance_length >= 2.5")
-PAIRS = {"load.pairs": "8", "load.requests": "3", "load.max_tokens": "12", "load.warmup_requests": "4"}
+PAIRS = {"load.pairs": "8", "load.requests": "4", "load.max_tokens": "12", "load.warmup_requests": "4"}
 MANY = {
     "load.compare": "false",
     "load.pairs": "1",
@@ -117,10 +117,11 @@ def failing(verdicts: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def test_a_sound_build_fails_no_rule(release: Release) -> None:
-    """By itself each rule is decided, and passes."""
+    """By itself: no request fails, and drafts are accepted."""
     verdicts = release.verdicts(ALONE, MANY, control=False)
 
-    assert [verdicts[rule]["status"] for rule in ALONE] == ["pass"] * len(ALONE), verdicts
+    assert failing(verdicts) == [], verdicts
+    assert [verdicts[rule]["value"] for rule in ALONE] == [0.0, pytest.approx(3.4, abs=0.8)]
 
 
 def test_a_sound_build_is_compared_by_the_commands(release: Release) -> None:
@@ -166,12 +167,13 @@ def test_the_selftest_proves_that_the_gate_fires(release: Release) -> None:
     reports = release.folder / "reports"
     before = {path: path.read_bytes() for path in reports.glob("*.json*")}
     small = ("--set", "load.pairs=5", "--set", "load.requests=3", "--set", "load.max_tokens=12")
-    server = release.words()[:4]
-    done = specdeploy("gate", "selftest", *server, *small, cwd=release.folder)
+    # So far apart that a moment in which the machine had no time for an answer changes neither verdict.
+    wanted = ("--slowdown", "50%", "--rule", "output_token_throughput: 15% of control")
+    done = specdeploy("gate", "selftest", *release.words()[:4], *wanted, *small, cwd=release.folder)
     document = json.loads((reports / "gate-selftest.json").read_text())
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert [run["verdict"]["status"] for run in document["runs"]] == ["pass", "fail"]
-    assert document["runs"][1]["grew"] == pytest.approx(0.15, abs=0.05)
-    assert "it fired at answers slower by 15 %" in done.stdout
+    assert document["runs"][1]["grew"] == pytest.approx(0.5, abs=0.15)
+    assert "it fired at answers slower by 50 %" in done.stdout
     assert {path: path.read_bytes() for path in before} == before
