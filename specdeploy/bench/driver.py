@@ -105,7 +105,7 @@ def run_load(  # noqa: PLR0913 - the plan, both ends of it, and what may be left
         control: Another server that answers for the control, and what its requests look like; None is the same one.
 
         look: Reads the server's counters, between blocks, on another thread; it raises nothing, and returns None when
-            it cannot tell. None asks nobody.
+            it cannot tell. None asks nobody. Of blocks that another server answers it has nothing to say.
 
         begin: Asked with the number of each block, from 0, when all is ready for it: when it begins, on the clock. The
             run begins with the first. None begins each at once.
@@ -293,13 +293,13 @@ class _Run:
 
     async def _watch_block(self, block: Block) -> None:
         """Run a block, with a look at the server's counters on both sides of it."""
-        before = await self._look_at_server()
+        before = await self._look_at_server(block)
         await self._hold()
         if self.stopping:
             return
         start_s = self.clock.monotonic()
         await self._run_block(block)
-        end_s, after = self.clock.monotonic(), await self._look_at_server()
+        end_s, after = self.clock.monotonic(), await self._look_at_server(block)
         if before is None or after is None:
             return
         self.windows.append(
@@ -314,8 +314,10 @@ class _Run:
             )
         )
 
-    async def _look_at_server(self) -> ServerCounts | None:
-        return None if self._look is None else await asyncio.to_thread(self._look)
+    async def _look_at_server(self, block: Block) -> ServerCounts | None:
+        if self._look is None or self.lines[block.arm].wire is not self.lines[SPECULATION].wire:
+            return None
+        return await asyncio.to_thread(self._look)
 
     async def _run_block(self, block: Block) -> None:
         self._sender = sender = _Sender(self, block)

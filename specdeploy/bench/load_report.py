@@ -39,6 +39,9 @@ MAX_LAG_MS: Final = 5.0
 MAX_LAG_OF_FIRST_TOKEN: Final = 0.05
 LEAST_ACHIEVED: Final = 0.98
 
+_OWN_DIFFERS: Final = "Run `specdeploy smoke`: near-ties may flip with the shape of a batch, anything else is a bug."
+_BUILDS_DIFFER: Final = "Weights or precision may differ on purpose; else run `specdeploy smoke` on both deployments."
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunContext:
@@ -82,6 +85,11 @@ class ReportedPlan(Protocol):
         """How long each block of a closed loop lasts; None where the number of its requests decides."""
         ...
 
+    @property
+    def own_control(self) -> bool:
+        """Whether the control is the same server, asked for no drafts; else it is another one, which may draft."""
+        ...
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as it stands in ``load.json``."""
         ...
@@ -111,12 +119,13 @@ def build_load_report(
     records = table_of(run.records)
     summaries, pairs = summarize(records, objectives), paired_speedup(records, block_s=plan.block_s)
     late = (*_lag_findings(_lag_share(records)), *_schedule_findings(summaries, records))
-    control_speculates = _control_findings(summaries)
-    comparable = () if control_speculates else pairs
-    cost = None if control_speculates else step_cost(records)
+    drafting = tuple(summary for summary in summaries if summary.arm == CONTROL and _drafts(summary))
+    mistaken = _control_findings(drafting) if plan.own_control else ()
+    comparable = () if mistaken else pairs
+    cost = step_cost(records)
     outputs = compare_outputs(records) if plan.temperature == 0 else None
     others = traffic_findings(run.windows, records, context.front_door)
-    own = (*_arm_findings(summaries), *control_speculates, *_bypass_findings(records), *late, *others)
+    own = (*_arm_findings(summaries), *mistaken, *_bypass_findings(records), *late, *others)
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "load",
@@ -134,15 +143,18 @@ def build_load_report(
         "objectives": [str(objective) for objective in objectives],
         "arms": [summary.to_dict() for summary in summaries],
         "speedup": {pair.point.key: pair.to_dict() for pair in comparable if pair.speedup},
-        "crossover": paying.to_dict() if (paying := crossover(comparable)) else None,
+        # What drafts gain, and what bounds that, is known by a control without them.
+        "crossover": paying.to_dict() if not drafting and (paying := crossover(comparable)) else None,
         "open_loop": [{**pair.point.to_dict(), **pair.to_dict()} for pair in comparable if not pair.speedup],
         "blocks": [block.to_dict() for block in summarize_blocks(records)],
         "search": None,
         "repeats": [],
         "server": summarize_server(run.windows, context.gauges),
         "outputs": outputs,
-        "limits": [limit for summary in summaries if (limit := _limit(summary, cost, pairs))],
-        "findings": [finding.as_dict() for finding in (*findings, *own, *_output_findings(outputs))],
+        "limits": [] if drafting else [limit for summary in summaries if (limit := _limit(summary, cost, pairs))],
+        "findings": [
+            finding.as_dict() for finding in (*findings, *own, *_output_findings(outputs, own=plan.own_control))
+        ],
         "records_file": context.records_file,
     }
 
@@ -151,7 +163,11 @@ def _arm_findings(summaries: Iterable[ArmSummary]) -> tuple[Finding, ...]:
     return tuple(finding for summary in summaries for finding in summary.findings)
 
 
-def _control_findings(summaries: Iterable[ArmSummary]) -> tuple[Finding, ...]:
+def _drafts(summary: ArmSummary) -> bool:
+    return "spec_decode_draft_tokens" in summary.metrics
+
+
+def _control_findings(drafting: Iterable[ArmSummary]) -> tuple[Finding, ...]:
     return tuple(
         Finding(
             severity="error",
@@ -162,8 +178,7 @@ def _control_findings(summaries: Iterable[ArmSummary]) -> tuple[Finding, ...]:
             ),
             hint="The server ignores num_draft_tokens; use a repository that honours it.",
         )
-        for summary in summaries
-        if summary.arm == CONTROL and "spec_decode_draft_tokens" in summary.metrics
+        for summary in drafting
     )
 
 
@@ -244,7 +259,7 @@ def _achieved(table: RecordTable) -> float:
     return wanted_s / took_s if took_s > 0 else 1.0
 
 
-def _output_findings(outputs: Mapping[str, Any] | None) -> tuple[Finding, ...]:
+def _output_findings(outputs: Mapping[str, Any] | None, *, own: bool) -> tuple[Finding, ...]:
     if outputs is None or not outputs["differing"]:
         return ()
     first = outputs["differing"][0]
@@ -256,7 +271,7 @@ def _output_findings(outputs: Mapping[str, Any] | None) -> tuple[Finding, ...]:
                 f"{outputs['compared'] - outputs['identical']} of {outputs['compared']} greedy answers differ between "
                 f"the arms, first in {first['prompt_id']} at token {first['position']}"
             ),
-            hint="Run `specdeploy smoke`: near-ties may flip with the shape of a batch, anything else is a bug.",
+            hint=_OWN_DIFFERS if own else _BUILDS_DIFFER,
         ),
     )
 

@@ -114,7 +114,7 @@ class Part:
         _require((int, float), self.document["client"], "cpu_s", "processes")
         _require(dict, self.document, "plan", "deployment", "environment")
         plan = PlanRead(self.document["plan"])
-        _ = plan.temperature, plan.block_s
+        _ = plan.temperature, plan.block_s, plan.own_control
         _require(list, self.document, "objectives")
         parse_objectives(self.document["objectives"])
         _require(bool, self.document, "partial", "degraded")
@@ -177,6 +177,11 @@ class PlanRead:
         """How long each block of a closed loop lasts; None where the number of its requests decides."""
         duration_s = self.data.get("duration_s")
         return float(duration_s) if duration_s is not None and self.data.get("shape") == "closed" else None
+
+    @property
+    def own_control(self) -> bool:
+        """Whether the control is the same server without drafts."""
+        return bool(self.data.get("own_control", True))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as it stood there."""

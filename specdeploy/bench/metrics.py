@@ -376,7 +376,7 @@ _PAIRED = (
         better="higher",
         kind="interval",
         formula=(
-            "output_token_throughput with speculation / without, per interleaved pair; geometric mean with the "
+            "output_token_throughput of speculation / of the control, per interleaved pair; geometric mean with the "
             "two-sided 95 % Student-t interval of the log-ratios"
         ),
         undefined="no pair was complete and free of errors; the interval needs two such pairs",

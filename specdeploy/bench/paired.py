@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from specdeploy.bench.abba import mean_log
+from specdeploy.bench.acceptance import acceptance_of_requests
 from specdeploy.bench.blocks import BlockSummary, summarize_blocks
 from specdeploy.bench.per_request import OF_REQUEST, defined
 from specdeploy.bench.records import CONTROL, SPECULATION, Arm, LoadPoint
 from specdeploy.bench.table import table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from specdeploy.bench.per_request import Values
     from specdeploy.bench.records import RequestRecord
     from specdeploy.bench.table import RecordTable
 
@@ -77,6 +79,10 @@ class PairedSummary:
 
         time_to_first_token: Ratio of mean time to first token.
 
+        inter_token_latency: Ratio of mean inter-token latency; None where answers have too few responses for one.
+
+        acceptance_length: Ratio of mean acceptance length; None unless both arms draft, as two builds do.
+
         categories: Category of prompts -> ratio of output tokens by the time that its requests took, all together,
             where there are several; above 1 is faster.
     """
@@ -85,14 +91,18 @@ class PairedSummary:
     speedup: PairedRatio | None
     request_latency: PairedRatio | None
     time_to_first_token: PairedRatio | None
+    inter_token_latency: PairedRatio | None = None
+    acceptance_length: PairedRatio | None = None
     categories: Mapping[str, PairedRatio] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the speed-up's fields, with the two latency ratios below them."""
+        """Return the speed-up's fields, with the other ratios below them."""
         return {
             **(self.speedup.to_dict() if self.speedup else {}),
             "request_latency_ratio": self.request_latency and self.request_latency.to_dict(),
             "time_to_first_token_ratio": self.time_to_first_token and self.time_to_first_token.to_dict(),
+            "inter_token_latency_ratio": self.inter_token_latency and self.inter_token_latency.to_dict(),
+            "spec_decode_acceptance_length_ratio": self.acceptance_length and self.acceptance_length.to_dict(),
             "categories": {name: ratio.to_dict() for name, ratio in self.categories.items()},
         }
 
@@ -171,8 +181,7 @@ def _paired(point: LoadPoint, table: RecordTable, block_s: float | None) -> Pair
     return PairedSummary(
         point=point,
         speedup=speedup if point.rate is None else None,
-        request_latency=pairs.ratio(_block_means(table, "request_latency")),
-        time_to_first_token=pairs.ratio(_block_means(table, "time_to_first_token")),
+        **{name: pairs.ratio(_block_means(table, of)) for name, of in _MEANS.items()},
         categories=_by_category(table, pairs),
     )
 
@@ -214,8 +223,19 @@ def _block_rates(table: RecordTable) -> dict[_BlockKey, float | None]:
     return rates
 
 
-def _block_means(table: RecordTable, key: str) -> dict[_BlockKey, float | None]:
-    values = {(place.pair, place.arm): defined(OF_REQUEST[key](place.requests.good)) for place in table.by_block()}
+def _acceptance_length(table: RecordTable) -> Values:
+    return acceptance_of_requests(table)["spec_decode_acceptance_length"]
+
+
+#: What else the arms are compared by: the mean of a block, of what each request has a value of.
+_MEANS: Final[Mapping[str, Callable[[RecordTable], Values]]] = {
+    **{key: OF_REQUEST[key] for key in ("request_latency", "time_to_first_token", "inter_token_latency")},
+    "acceptance_length": _acceptance_length,
+}
+
+
+def _block_means(table: RecordTable, of: Callable[[RecordTable], Values]) -> dict[_BlockKey, float | None]:
+    values = {(place.pair, place.arm): defined(of(place.requests.good)) for place in table.by_block()}
     return {block: float(numbers.mean()) if len(numbers) else None for block, numbers in values.items()}
 
 

@@ -226,6 +226,11 @@ class LoadPlan:
         return self.settings.temperature
 
     @property
+    def own_control(self) -> bool:
+        """Whether the control is the same server, asked for no drafts; else it is another one, which may draft."""
+        return self.settings.own_control
+
+    @property
     def block_s(self) -> float | None:
         """How long each block of a closed loop lasts; None where the number of its requests decides."""
         return self.settings.duration_s if self.settings.shape == "closed" else None

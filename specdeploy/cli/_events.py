@@ -103,9 +103,13 @@ class LoadLines:
 
     def look(self, look: Look) -> None:
         """Show what came of a look of the gate."""
-        self._ticker.close()
+        self.begin()
         more = f"; {look.more} more pair(s)" if look.more else ""
         tell(f"    look {look.number}: {look.status} after {look.pairs} pair(s) and {look.spent_s:.0f} s{more}")
+
+    def begin(self) -> None:
+        """End the changing line, and count from the start for another run."""
+        self._ticker.close()
         self._share = _Share()
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from specdeploy.cli._streams import tell
 from specdeploy.errors import EXIT_CANNOT_DECIDE, EXIT_ENVIRONMENT, EXIT_OK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from specdeploy.config.load import LoadedConfig
     from specdeploy.pipeline.generators import Outcome
@@ -23,7 +23,7 @@ _INTERRUPTED: Final = 130
 _OWN: Final = frozenset({"http", "grpc", "metrics", "serve", "processes", "formats", "as_json", "in_step"})
 
 
-def measure(loaded: LoadedConfig, processes: int, server: Iterable[str]) -> dict[str, Any]:
+def measure(loaded: LoadedConfig, processes: int, server: Iterable[str], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Measure with so many processes, and return the document of them all together.
 
     Args:
@@ -32,6 +32,8 @@ def measure(loaded: LoadedConfig, processes: int, server: Iterable[str]) -> dict
         processes: How many.
 
         server: The options that name the server.
+
+        changes: What of the plan is otherwise than the configuration says.
 
     Raises:
         BaseException: What a signal raised when nothing was measured, or when it was not Ctrl-C.
@@ -44,8 +46,6 @@ def measure(loaded: LoadedConfig, processes: int, server: Iterable[str]) -> dict
     from specdeploy.pipeline.workspace import workspace
     from specdeploy.system.signals import Held
 
-    openai = click.get_current_context().params
-    changes = {"compare": openai["control"] is not None, "own_control": False} if openai["url"] else {}
     lines = _events.TogetherLines(loading.preflight(loaded, **changes).total_requests)
     with tempfile.TemporaryDirectory(prefix="specdeploy-load-") as folder, Held() as held:
         same = [*_again(click.get_current_context()), *server, f"--set=report.path={folder}", "--in-step"]

@@ -54,7 +54,7 @@ class ServerChoice(NamedTuple):
                 raise ConfigError("--serve starts a server, --http names another one", hint="give one of the two")
             for option, address in (("--http", self.http), ("--grpc", self.grpc), ("--metrics", self.metrics)):
                 if address is not None:
-                    _check_address(option, address)
+                    check_address(option, address)
             yield serving.Addresses(http_url=self.http, grpc_url=self.grpc, metrics_url=self.metrics)
             return
         if self.metrics is not None:
@@ -67,7 +67,12 @@ class ServerChoice(NamedTuple):
             yield serving.find_running(loaded)
 
 
-def _check_address(option: str, address: str) -> None:
+def check_address(option: str, address: str) -> None:
+    """Stop when an option does not say where a server is.
+
+    Raises:
+        ConfigError: It does not.
+    """
     from specdeploy.triton.client.http import host_and_port, without_secrets
 
     host, _, port = address.rpartition(":")

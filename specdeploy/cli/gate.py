@@ -16,6 +16,7 @@ from specdeploy.cli._options import (
     shown_format,
     with_config,
 )
+from specdeploy.cli._selftest import command as selftest
 from specdeploy.cli._server import at_server
 from specdeploy.cli._streams import say, tell
 
@@ -154,6 +155,9 @@ def _show_problems(problems: tuple[str, ...]) -> None:
 
     for problem in problems:
         tell(f"{click.style('error:', fg='red', bold=True)} {visible(problem)}")
+
+
+command.add_command(selftest)
 
 
 @command.group("baseline")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from specdeploy.cli._control import OtherDeployment
 from specdeploy.cli._options import export_option, json_option, with_config
 from specdeploy.cli._server import at_server
 from specdeploy.cli._streams import say, tell
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from specdeploy.cli._server import ServerChoice
     from specdeploy.config.load import LoadedConfig
     from specdeploy.pipeline.measurement import OnTrial
+    from specdeploy.pipeline.serving import Addresses
     from specdeploy.pipeline.shards import Generator
 
 
@@ -122,7 +124,13 @@ class _Split(NamedTuple):
 
 
 def _measure(
-    loaded: LoadedConfig, server: ServerChoice, foreign: _OpenAI, generator: Generator, *, search: bool
+    loaded: LoadedConfig,
+    server: ServerChoice,
+    foreign: _OpenAI,
+    generator: Generator,
+    *,
+    search: bool,
+    control: Addresses | None,
 ) -> dict[str, Any]:
     """Measure from this process."""
     from specdeploy.cli import _events
@@ -135,20 +143,26 @@ def _measure(
         if foreign.url is not None:
             return foreign.measure(loaded, told, generator, on_trial)
         with server.endpoints(loaded) as endpoints:
-            return loading.load(loaded, endpoints, on_progress=told, generator=generator, on_trial=on_trial)
+            return loading.load(
+                loaded, endpoints, on_progress=told, generator=generator, on_trial=on_trial, control=control
+            )
     finally:
         lines.close()
 
 
-def _measure_by(processes: int, loaded: LoadedConfig, server: ServerChoice, foreign: _OpenAI) -> dict[str, Any]:
+def _measure_by(
+    processes: int, loaded: LoadedConfig, server: ServerChoice, foreign: _OpenAI, control: Addresses | None
+) -> dict[str, Any]:
     """Measure from several processes of this machine."""
     from specdeploy.cli import _generators
+    from specdeploy.pipeline.loading import AGAINST_ANOTHER
 
     if foreign.url is not None:
-        return _generators.measure(loaded, processes, ())
+        changes = {**AGAINST_ANOTHER, "compare": foreign.control is not None}
+        return _generators.measure(loaded, processes, (), changes)
     with server.endpoints(loaded) as endpoints:
         words = (f"--http={endpoints.http_url}", f"--grpc={endpoints.grpc_url}")
-        return _generators.measure(loaded, processes, words)
+        return _generators.measure(loaded, processes, words, {} if control is None else AGAINST_ANOTHER)
 
 
 @click.command("load")
@@ -156,6 +170,8 @@ def _measure_by(processes: int, loaded: LoadedConfig, server: ServerChoice, fore
     "--openai", "url", metavar="URL", help="Measure an OpenAI-compatible server, as http://127.0.0.1:8000/v1."
 )
 @click.option("--control", metavar="URL", help="With --openai: the same target without speculation, to compare with.")
+@click.option("--control-http", metavar="HOST:PORT", help="Compare with another running deployment, as it is set up.")
+@click.option("--control-grpc", metavar="HOST:PORT", help="The gRPC endpoint of that deployment.")
 @click.option("--api-model", metavar="NAME", help="The model to ask for, where a server has several.")
 @click.option("--api-key-env", metavar="VAR", help="The environment variable that holds the key.")
 @click.option("--compare/--no-compare", default=None, help="Measure both arms in pairs, or one alone: as load.compare.")
@@ -187,6 +203,8 @@ def command(
     block_every: float | None,
     processes: int,
     in_step: bool,
+    control_http: str | None,
+    control_grpc: str | None,
     **openai: str | None,
 ) -> int:
     """Measure speculation against control in interleaved pairs, or alone, at the loads of the configuration.
@@ -206,6 +224,8 @@ def command(
 
     foreign = _OpenAI(openai["url"], openai["control"], openai["api_model"], openai["api_key_env"])
     foreign.require_sense(server)
+    other = OtherDeployment(control_http, control_grpc)
+    control = other.addresses(openai=foreign.url is not None, compare=compare)
     loaded = _comparing(loaded, foreign, compare)
     generator = _Split(shard, start_at, block_every, processes, in_step).generator(formats)
     if search and (generator != ALONE or processes > 1):
@@ -221,9 +241,9 @@ def command(
     if not in_step and generator != ALONE:
         tell(str(generator))
     if processes > 1:
-        document = _measure_by(processes, loaded, server, foreign)
+        document = _measure_by(processes, loaded, server, foreign, control)
     else:
-        document = _measure(loaded, server, foreign, generator, search=search)
+        document = _measure(loaded, server, foreign, generator, search=search, control=control)
     written = export(folder, document, formats)
     if as_json:
         _render.document(document)

@@ -135,6 +135,18 @@ class LoadDocument:
         metrics = self._metrics(arm, point, category)
         return _stat(metrics, key, stat, where=f"{key} of {arm} at {point}")
 
+    def errors(self, *, arm: Arm, point: LoadPoint) -> dict[str, int]:
+        """Return how many requests of an arm failed under a load, by label; empty where none did.
+
+        Raises:
+            ConfigError: What stands there are no counts.
+        """
+        found = _mapping((self._entry(arm, point) or {}).get("errors") or {}, "errors")
+        for label, count in found.items():
+            if type(count) is not int or count < 0:
+                raise ConfigError(f"load report: {arm} at {point} has {count!r} errors of {label}", hint=_HINT)
+        return found
+
     def percentile_bounds(
         self, key: str, stat: str, *, arm: Arm, point: LoadPoint, category: str | None = None
     ) -> tuple[float | None, float | None]:
@@ -163,7 +175,7 @@ class LoadDocument:
         """Return speculation over control of each pair that counts; empty where they were not compared by this metric.
 
         Args:
-            metric: ``output_token_throughput``, ``request_latency`` or ``time_to_first_token``, by block.
+            metric: One of `rules.PAIRED`, by block.
 
             point: The load.
 

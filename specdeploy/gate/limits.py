@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _STORED_CONFIDENCE: Final = 0.975
 #: What the speed-up is the ratio of.
 _THROUGHPUT: Final = "output_token_throughput"
+_OF_ERRORS: Final = ("error_rate", "error_request_count", "request_count")
 
 
 def judge_limit(rule: Rule, document: LoadDocument, evidence: Evidence) -> RuleVerdict:
@@ -56,8 +57,18 @@ def _judge_at(rule: Rule, document: LoadDocument, evidence: Evidence, point: Loa
     if is_claim(rule):
         return _judge_claim(rule, document, evidence, point, value)
     holds = rule.holds(value)
-    reason = f"{place_of(rule, point)} is {_compared(rule, value)}."
+    why = "" if holds else _failed(rule, document, point)
+    reason = f"{place_of(rule, point)} is {_compared(rule, value)}{why}."
     return _verdict(rule, point, "pass" if holds else "fail", value, reason)
+
+
+def _failed(rule: Rule, document: LoadDocument, point: LoadPoint) -> str:
+    """Say by which errors requests failed, where the rule is about them."""
+    if rule.metric not in _OF_ERRORS or rule.arm is None:
+        return ""
+    errors = document.errors(arm=rule.arm, point=point)
+    listed = ", ".join(f"{count} {label}" for label, count in errors.items())
+    return f": {sum(errors.values())} requests failed ({listed})" if errors else ""
 
 
 def not_measured(rule: Rule, document: LoadDocument, point: LoadPoint) -> RuleVerdict:

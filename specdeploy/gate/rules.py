@@ -86,7 +86,13 @@ KEPT_STATS: Final = ("avg", "p50", "p90", "p95", "p99")
 #: The same of a category of prompts, of which there may be many.
 KEPT_OF_CATEGORY: Final = ("spec_decode_draft_acceptance_rate", "spec_decode_acceptance_length")
 #: What the arms are compared by, pair by pair.
-PAIRED: Final = ("output_token_throughput", "request_latency", "time_to_first_token")
+PAIRED: Final = (
+    "output_token_throughput",
+    "request_latency",
+    "time_to_first_token",
+    "inter_token_latency",
+    "spec_decode_acceptance_length",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

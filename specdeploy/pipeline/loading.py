@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.goodput import parse_objectives
@@ -18,6 +19,8 @@ from specdeploy.pipeline.measurement import FRONT_DOOR, Line, Lines, Measurement
 from specdeploy.pipeline.shards import ALONE
 from specdeploy.pipeline.subject import connect, deployment, fixed_by
 from specdeploy.system.host import probe_host
+from specdeploy.triton.client.failures import RequestFailed
+from specdeploy.triton.repository import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -39,6 +42,10 @@ _NOT_WHOLE: Final = {
     "search": "it searched for a load",
     "shards": "it is of several generators",
 }
+#: What is planned where another server answers for the control; no request says how much is drafted.
+AGAINST_ANOTHER: Final[Mapping[str, Any]] = MappingProxyType({"compare": True, "own_control": False})
+#: Parameters of a decoder that tell two deployments apart.
+_TOLD: Final = ("num_draft_tokens", "engine_speculates")
 
 
 def preflight(loaded: LoadedConfig, **changes: Any) -> LoadPlan:  # noqa: ANN401 - settings of a plan
@@ -64,6 +71,7 @@ def load(
     on_progress: Callable[[Progress], None] | None = None,
     generator: Generator = ALONE,
     on_trial: OnTrial | None = None,
+    control: Addresses | None = None,
 ) -> dict[str, Any]:
     """Measure a deployment, by default speculation against control, and keep ``load.json`` and the raw records.
 
@@ -78,28 +86,36 @@ def load(
 
         on_trial: If it is given, the highest load that keeps the objectives is searched for, and it hears of each.
 
+        control: Another deployment that answers for the control, drafting as it was set up to, such as that of the
+            last release. None is this one, asked for no drafts.
+
     Raises:
         ConfigError: The prompts cannot be read, or the deployment has no control to compare with.
 
         ServerFault: The server is not there.
     """
-    if (method := fixed_by(loaded.config)) and loaded.config.load.compare:
+    method = fixed_by(loaded.config)
+    if method and loaded.config.load.compare and control is None:
         raise ConfigError(
             f"{method} drafts always as it was built to, so this deployment has no control to compare with",
-            hint="set load.compare: false, and measure a deployment without speculation beside it; draft_target and "
-            "ngram have their own control",
+            hint="set load.compare: false, or compare with another deployment by --control-http and --control-grpc; "
+            "draft_target and ngram have their own control",
         )
-    plan = plan_of(loaded)
-    findings = kv_reuse_findings(plan, max_sequences=loaded.config.build.max_batch_size)
-
+    changes = {} if control is None else AGAINST_ANOTHER
+    plan = plan_of(loaded, **changes)
+    # What one server has left in its KV cache, another one does not find.
+    own = control is None or control.http_url == endpoints.http_url
+    findings = kv_reuse_findings(plan, max_sequences=loaded.config.build.max_batch_size) if own else ()
     about = _about(loaded)
+    if control is not None:
+        about["control"] = _about_control(loaded, control)
 
     def connect_all() -> Lines:
-        return Lines(_line(loaded, endpoints))
+        return Lines(line_to(loaded, endpoints), None if control is None else line_to(loaded, control))
 
     # The counters of a server hold the requests of all shards.
     triton = endpoints if generator.shard is None else None
-    run = Measurement(loaded, connect_all, triton, about, on_progress, generator)
+    run = Measurement(loaded, connect_all, triton, about, on_progress, generator, changes)
     return run.once(generator.part_of(plan), findings) if on_trial is None else run.search(on_trial, findings)
 
 
@@ -158,7 +174,7 @@ def go_on(
     findings = kv_reuse_findings(plan, max_sequences=loaded.config.build.max_batch_size)
 
     def connect_all() -> Lines:
-        return Lines(_line(loaded, endpoints))
+        return Lines(line_to(loaded, endpoints))
 
     run = Measurement(loaded, connect_all, endpoints, _about(loaded), on_progress, ALONE)
     return run.further(earlier, plan, findings)
@@ -236,13 +252,30 @@ def _uncounted(servers: Iterable[OpenAIServer]) -> tuple[Finding, ...]:
     )
 
 
+def _about_control(loaded: LoadedConfig, control: Addresses) -> dict[str, Any]:
+    """Say of another deployment where it is and, as far as its decoder tells, how it drafts.
+
+    Raises:
+        ServerFault: It is not there, or has no front door.
+    """
+    with contextlib.closing(connect(control, loaded.config.load.request_timeout_s)) as client:
+        client.metadata(FRONT_DOOR)
+        try:
+            parameters = client.model_config(names.DECODER).get("parameters") or {}
+        except RequestFailed:
+            # Another front door may do without one.
+            parameters = {}
+    told = {name: value.get("string_value") for name, value in parameters.items() if isinstance(value, dict)}
+    return {"server": control.http_url, **{name: told[name] for name in _TOLD if told.get(name)}}
+
+
 def _openai_line(server: OpenAIServer) -> Line:
     codec = OpenAICodec(server.address, model=server.model, dialect=server.dialect, api_key=server.api_key)
     return Line(HttpWire(server.address.host, tls=server.address.tls), codec)
 
 
-def _line(loaded: LoadedConfig, endpoints: Addresses) -> Line:
-    """Ask the front door for its inputs now, so that no measured request waits for them."""
+def line_to(loaded: LoadedConfig, endpoints: Addresses) -> Line:
+    """Return how a Triton is reached; it is asked for its inputs now, so that no measured request waits for them."""
     wanted = loaded.config.load
     with contextlib.closing(connect(endpoints, wanted.request_timeout_s)) as client:
         inputs = client.metadata(FRONT_DOOR).input_types

@@ -35,7 +35,7 @@ def latency_section(bundle: Bundle, load: Mapping[str, Any]) -> Markup:
     return parts.section(
         "Latency",
         tag("p", missing, class_="soft") if missing else None,
-        parts.legend(bundle.arms) if any(content) else None,
+        parts.legend(bundle.arms, control=bundle.other_control) if any(content) else None,
         *content,
     )
 

@@ -47,12 +47,14 @@ def speedup_section(bundle: Bundle, load: Mapping[str, Any]) -> Markup:
     cards = (*ratios, *_throughput_figures(bundle, load), _limits_card(load))
     if not any(cards):
         return parts.section(title, tag("p", "No throughput was measured.", class_="soft"))
-    return parts.section(title, parts.legend(bundle.arms), parts.grid(*cards))
+    return parts.section(title, parts.legend(bundle.arms, control=bundle.other_control), parts.grid(*cards))
 
 
 def _speedup_title(bundle: Bundle, load: Mapping[str, Any]) -> str:
     if CONTROL not in bundle.arms:
         return "Throughput"
+    if bundle.other_control:
+        return "Against the control"
     return "What speculation changed" if is_open(load) else "Speed-up"
 
 
@@ -65,7 +67,9 @@ def timeline_section(bundle: Bundle) -> Markup:
         more += f" The first {MOST:,} of {len(bundle.records):,} requests."
     wide = parts.scrolling("Timeline of requests", timeline(bundle.records), class_="scroll wide")
     return parts.section(
-        "Timeline", parts.legend(bundle.arms), parts.figure("Every request, from its send to its end", more, wide)
+        "Timeline",
+        parts.legend(bundle.arms, control=bundle.other_control),
+        parts.figure("Every request, from its send to its end", more, wide),
     )
 
 

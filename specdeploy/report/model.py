@@ -61,6 +61,11 @@ class Bundle:
         """Who was to be measured."""
         return arms(self.load) if self.load else ARMS
 
+    @property
+    def other_control(self) -> str:
+        """Which other server answered for the control; empty where none did."""
+        return other_control(self.load) if self.load else ""
+
     def of_request(self, arm: Arm, point: LoadPoint) -> RecordTable:
         """Return the successful requests of an arm that count."""
         return self._successful.get(point, self.records[:0]).of(arm)
@@ -146,6 +151,17 @@ def is_open(load: Mapping[str, Any]) -> bool:
 def arms(load: Mapping[str, Any]) -> tuple[Arm, ...]:
     """Return who was to be measured: both arms, or speculation alone."""
     return ARMS if load["plan"].get("compare", True) else (SPECULATION,)
+
+
+def other_control(load: Mapping[str, Any]) -> str:
+    """Say which server answered for the control where it was another one, which may draft, too; else empty."""
+    if load["plan"].get("own_control", True) or CONTROL not in arms(load):
+        return ""
+    about = load["deployment"].get("control")
+    if not isinstance(about, dict):
+        return "another server"
+    server = f" at {about['server']}" if about.get("server") else ""
+    return f"{about.get('name') or 'another deployment'}{server}"
 
 
 def arm_entry(load: Mapping[str, Any], arm: Arm, point: LoadPoint) -> Mapping[str, Any]:

@@ -117,9 +117,16 @@ def folded(items: Sequence[tuple[str, Markup]]) -> Markup:
     return join((tag("h3", title), first, *hidden))
 
 
-def legend(arms: Iterable[str] = ARMS) -> Markup:
-    """Return which line and colour stands for which arm."""
-    return tag("div", *(_sample(arm, _ARM_WORDS[arm]) for arm in arms), class_="legend")
+def legend(arms: Iterable[str] = ARMS, *, control: str = "") -> Markup:
+    """Return which line and colour stands for which arm.
+
+    Args:
+        arms: Who was measured.
+
+        control: The server that answered for the control, where it was another one.
+    """
+    words = _ARM_WORDS if not control else {"control": f"control: {control}", "speculation": "speculation: this one"}
+    return tag("div", *(_sample(arm, words[arm]) for arm in arms), class_="legend")
 
 
 _ARM_WORDS: Final = {"control": "control: the target alone", "speculation": "speculation: with the draft"}

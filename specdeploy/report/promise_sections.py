@@ -38,7 +38,7 @@ def goodput_section(bundle: Bundle, load: Mapping[str, Any]) -> Markup:
         "Goodput",
         kept,
         *(tag("p", line.removeprefix("search: ").capitalize(), ".") for line in search_lines(load)),
-        parts.legend(bundle.arms) if figures else None,
+        parts.legend(bundle.arms, control=bundle.other_control) if figures else None,
         parts.grid(*figures) if figures else None,
         parts.table("Goodput under each load", (head,), rows) if rows else None,
     )

@@ -180,6 +180,7 @@ def _lead_tile(bundle: Bundle, load: Mapping[str, Any], point: LoadPoint) -> Mar
         return _tile("Request latency, median", median, where, f"p99 {slow}", class_="tile lead")
     entry = latency_ratios(load, point).get("request_latency") if is_open(load) else speedup(load, point)
     title = "Latency, speculation / control" if is_open(load) else "Speed-up"
+    title = "Throughput, speculation / control" if bundle.other_control and not is_open(load) else title
     if entry is None:
         return _tile(title, NOT_MEASURED, where, class_="tile lead")
     words = interval(entry["ci_low"], entry["ci_high"], entry["pairs"])

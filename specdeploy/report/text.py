@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.metrics import METRICS
 from specdeploy.bench.records import CONTROL, SPECULATION
-from specdeploy.report.model import arm_metrics, arms, is_open, latency_ratios, point_of, points, speedup, statistic
+from specdeploy.report.model import (
+    arm_metrics,
+    arms,
+    is_open,
+    latency_ratios,
+    other_control,
+    point_of,
+    points,
+    speedup,
+    statistic,
+)
 from specdeploy.report.numbers import DASH, NOT_MEASURED, TIMES, amount, interval, number, plain, shown_unit
 
 if TYPE_CHECKING:
@@ -32,7 +42,7 @@ _LOAD_ROWS: Final = (
 #: The same, where objectives were set.
 _GOODPUT_ROWS: Final = (("good_request_fraction", "avg"), ("goodput", "avg"))
 _OF_CONTROL: Final = "speculation / control"
-_STATUS: Final = {
+STATUS: Final = {
     "pass": "PASS",
     "fail": "FAIL",
     "skip": "SKIP",
@@ -53,10 +63,10 @@ _ASCII: Final = str.maketrans({TIMES: "x", DASH: "-"})
 def smoke_table(smoke: Mapping[str, Any]) -> str:
     """Return ``smoke.json`` as a table, what failed or could not be decided in full below it, and a closing line."""
     rows = [
-        (_STATUS[check["status"]], check["name"], f"{check['duration_s']:.2f} s", _cut(one_line(check["reason"])))
+        (STATUS[check["status"]], check["name"], f"{check['duration_s']:.2f} s", _cut(one_line(check["reason"])))
         for check in smoke["checks"]
     ]
-    table = _table(("", "check", "time", "what was seen"), rows)
+    table = aligned(("", "check", "time", "what was seen"), rows)
     told = [line for check in smoke["checks"] if check["status"] in _TOLD_IN_FULL for line in _check_words(check)]
     return _lines((table, *told, smoke_summary(smoke)))
 
@@ -73,7 +83,7 @@ def smoke_summary(smoke: Mapping[str, Any]) -> str:
 
 def _check_words(check: Mapping[str, Any]) -> Iterator[str]:
     """Say in full what a check saw, in which answers, and what to do next."""
-    yield f"{_STATUS[check['status']]} {check['name']}: {one_line(check['reason'])}"
+    yield f"{STATUS[check['status']]} {check['name']}: {one_line(check['reason'])}"
     differences = [item for item in check["details"].get("differences") or () if isinstance(item, dict)]
     for difference in differences[:_DIFFERENCES_SHOWN] if len(differences) > 1 else ():
         words = ", ".join(f"{key} {difference[key]}" for key in _DIFFERENCE_KEYS if difference.get(key) is not None)
@@ -106,7 +116,7 @@ def gate_table(gate: Mapping[str, Any]) -> str:
     """Return ``gate.json`` as a table of rules with their reasons and a closing line."""
     rows = [
         (
-            f"{_STATUS[rule['status']]}{_ADVISORY if rule.get('advisory') else ''}",
+            f"{STATUS[rule['status']]}{_ADVISORY if rule.get('advisory') else ''}",
             one_line(rule["rule"]),
             amount(rule["value"], rule["unit"]),
             "-" if rule["limit"] is None else f"{rule['comparison']} {amount(rule['limit'], rule['unit'])}",
@@ -119,8 +129,8 @@ def gate_table(gate: Mapping[str, Any]) -> str:
         for rule in gate["rules"]
         if rule["status"] != "pass"
     ]
-    table = _table(("", "rule", "measured", "limit"), rows)
-    verdict = f"gate: {_STATUS[gate['status']]} (exit code {gate['exit_code']})"
+    table = aligned(("", "rule", "measured", "limit"), rows)
+    verdict = f"gate: {STATUS[gate['status']]} (exit code {gate['exit_code']})"
     return _lines((table, *reasons, verdict))
 
 
@@ -149,7 +159,7 @@ def _point(load: Mapping[str, Any], point: LoadPoint) -> str:
     of_arms = [arm_metrics(load, arm, point) for arm in shown]
     keys = (*_LOAD_ROWS, *(_GOODPUT_ROWS if load.get("objectives") else ()))
     rows = [_load_row(key, stat, of_arms) for key, stat in keys]
-    table = _table((str(point), *shown, "unit"), rows, right={1, len(shown)})
+    table = aligned((str(point), *shown, "unit"), rows, right={1, len(shown)})
     return _lines((table, *_ratio_lines(load, point), f"acceptance {_acceptance_words(load, point)}"))
 
 
@@ -165,7 +175,8 @@ def _ratio_lines(load: Mapping[str, Any], point: LoadPoint) -> list[str]:
     if CONTROL not in arms(load):
         return []
     if point.rate is None:
-        return [f"speed-up {_ratio_words(speedup(load, point))}"]
+        what = f"output token throughput, {_OF_CONTROL}" if other_control(load) else "speed-up"
+        return [f"{what} {_ratio_words(speedup(load, point))}"]
     ratios = latency_ratios(load, point)
     lines = [f"{METRICS[key].title.lower()}, {_OF_CONTROL} {_ratio_words(ratio)}" for key, ratio in ratios.items()]
     return lines or [f"latency, {_OF_CONTROL} {NOT_MEASURED}"]
@@ -213,6 +224,8 @@ def search_lines(load: Mapping[str, Any]) -> Iterator[str]:
 
 def _remarks(load: Mapping[str, Any]) -> Iterator[str]:
     yield from search_lines(load)
+    if control := other_control(load):
+        yield f"control: {one_line(control)}"
     outputs = load.get("outputs")
     if outputs and outputs["compared"]:
         yield f"answers: {outputs['identical']} of {outputs['compared']} identical, token for token, in both arms"
@@ -247,7 +260,7 @@ def _smoke_words(smoke: Mapping[str, Any]) -> str:
 def _gate_words(gate: Mapping[str, Any]) -> str:
     deciding = [rule for rule in gate["rules"] if not rule.get("advisory")]
     passed = sum(rule["status"] == "pass" for rule in deciding)
-    return f"{_STATUS[gate['status']]}, {passed} of {len(deciding)} rules passed"
+    return f"{STATUS[gate['status']]}, {passed} of {len(deciding)} rules passed"
 
 
 def _load_words(load: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -272,7 +285,8 @@ def _point_words(load: Mapping[str, Any], point: LoadPoint) -> tuple[str, str]:
     return f"latency @{point.key}", f"{_OF_CONTROL} {_ratio_words(ratio)}"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> str:
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> str:
+    """Return a table with a line below its head; columns of numbers are flush right."""
     lines = [header, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     flush_right = set(right)

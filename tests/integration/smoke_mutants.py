@@ -360,18 +360,19 @@ def _with_whole_characters(path: Path) -> list[int]:
     return ids
 
 
-def switchable(repository: Path, switch: Path) -> dict[str, bytes]:
+def switchable(repository: Path, switch: Path, mutants: Mapping[str, Mutant] = MUTANTS) -> dict[str, bytes]:
     """Put every fault into a repository, switched off; return the backend's sources, likewise.
 
     Args:
         repository: Changed in place.
 
         switch: The file that names the fault that is on.
+        mutants: The faults.
     """
     switch.write_text("")
     backend = dict(backend_sources())
     texts: dict[str, str] = {}
-    for name, mutant in MUTANTS.items():
+    for name, mutant in mutants.items():
         path = mutant.file
         if path not in texts:
             texts[path] = (backend[path] if path in backend else (repository / path).read_bytes()).decode()

@@ -22,9 +22,12 @@ BOTH_ARMS: Final = "both arms"
 _ORDER: Final = {key: number for number, key in enumerate(METRICS)}
 #: Ratios below the speed-up in a document -> how they are computed. Less is faster.
 _RATIOS: Final = {
-    "request_latency_ratio": "mean request latency with speculation / without, per interleaved pair; geometric mean",
+    "request_latency_ratio": "mean request latency speculation arm / control, per interleaved pair; geometric mean",
     "time_to_first_token_ratio": (
-        "mean time to first token with speculation / without, per interleaved pair; geometric mean"
+        "mean time to first token speculation arm / control, per interleaved pair; geometric mean"
+    ),
+    "inter_token_latency_ratio": (
+        "mean inter-token latency speculation arm / control, per interleaved pair; geometric mean"
     ),
 }
 #: Number of the first value of a list; draft positions begin with 1.

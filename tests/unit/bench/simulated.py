@@ -58,6 +58,7 @@ class Simulator:
     acceptance: float = 0.75
     drafts: int = 4
     noise: float = 0.04
+    control_drafts: bool = False
 
     def run(self, settings: LoadSettings) -> tuple[LoadRun, object]:
         """Return the run and its plan."""
@@ -83,7 +84,7 @@ class Simulator:
         drafted = 0
         while sum(sizes) < tokens:
             wait, accepted = self.step_s, 0
-            if block.arm != CONTROL:
+            if block.arm != CONTROL or self.control_drafts:
                 wait += self.drafts * self.draft_s
                 left = min(self.drafts, tokens - sum(sizes) - 1)
                 if left:
@@ -114,7 +115,7 @@ class Simulator:
             draft_tokens=drafted,
             accepted_tokens=sum(j * count for j, count in enumerate(histogram)),
             histogram=tuple(histogram) if drafted else (),
-            bypass_reason="num_draft_tokens is 0" if block.arm == CONTROL else "",
+            bypass_reason="" if drafted else "num_draft_tokens is 0",
         )
 
 

@@ -351,6 +351,17 @@ def test_the_server_is_looked_at_on_both_sides_of_every_block() -> None:
     assert all(window.start_s < window.end_s for window in result.windows)
 
 
+def test_the_control_of_another_server_is_not_looked_at() -> None:
+    """The counters are those of one server; what the other one counted meanwhile they do not say."""
+    clock = FakeClock()
+    server, other = FakeServer(clock), FakeServer(clock)
+    counts = ServerCounts(models={}, drafts=None)
+    result = run_load(plan(pairs=2), server, server, clock, control=(other, other), look=lambda: counts)
+
+    assert [window.arm for window in result.windows] == ["speculation"] * 2
+    assert len(result.records) == 8
+
+
 def test_a_server_that_does_not_tell_has_no_windows() -> None:
     """The load goes on without."""
     clock = FakeClock()

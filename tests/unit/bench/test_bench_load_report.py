@@ -136,3 +136,37 @@ def test_without_a_step_of_the_control_nothing_is_predicted(without: dict) -> No
 
     assert [(limit["costs"], limit["predicted_speedup"]) for limit in limits] == [(None, None)]
     assert limits[0]["ceiling"] > 1
+
+
+def test_a_control_that_drafts_is_compared_where_it_is_another_server() -> None:
+    """By every ratio, acceptance too; what bounds the speed-up, and where it pays, is not known without drafts."""
+    document = load_report(LoadSettings(concurrency=(1, 2), own_control=False), control_drafts=True)
+    ratios = document["speedup"]["1"]
+
+    assert ratios["pairs"] == 5
+    assert ratios["spec_decode_acceptance_length_ratio"]["pairs"] == 5
+    assert ratios["inter_token_latency_ratio"]["avg"] == pytest.approx(1, abs=0.1)
+    assert (document["crossover"], document["limits"], codes(document)) == (None, [], [])
+
+
+def test_a_control_that_was_asked_for_no_drafts_and_drafts_is_an_error() -> None:
+    """Nothing is compared, and the acceptance of both arms least of all."""
+    document = load_report(control_drafts=True)
+
+    assert (document["speedup"], document["crossover"], document["limits"]) == ({}, None, [])
+    assert codes(document) == ["load.control-speculates"] * 2
+
+
+def test_a_control_without_drafts_has_no_acceptance_to_compare() -> None:
+    """Absent, and not 1."""
+    assert load_report()["speedup"]["1"]["spec_decode_acceptance_length_ratio"] is None
+
+
+def test_builds_may_differ_on_purpose() -> None:
+    """The hint is another one than for the two arms of one deployment."""
+    pair = (record(arm="control"), record(output_ids=(1, 2)))
+    plan = dataclasses.replace(PLAN, settings=LoadSettings(own_control=False))
+    hints = [report(*pair, plan=one)["findings"][-1]["hint"] for one in (PLAN, plan)]
+
+    assert "anything else is a bug" in hints[0]
+    assert "may differ on purpose" in hints[1]

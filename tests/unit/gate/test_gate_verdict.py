@@ -160,6 +160,27 @@ def test_the_verdict_is_plain_json_with_a_sentence_for_each_rule() -> None:
     assert (data["rules"][0]["value"], data["rules"][0]["limit"], data["rules"][0]["unit"]) == (0.03, 0.0, "ratio")
 
 
+def test_a_rule_about_errors_says_which_there_were() -> None:
+    """Of its own arm, and by label; a rule that holds, or is about something else, does not."""
+    load = document(metrics={"error_rate": {"unit": "ratio", "avg": 0.03}, **latency(avg=200.0)})
+    load["arms"][0]["errors"] = {"stream_ended_early": 2, "timeout": 1}
+    rules = ("error_rate <= 1%", "error_rate <= 5%", "request_latency <= 1ms")
+    failed, held, other = (judge(rule, load).rules[0].reason for rule in rules)
+
+    assert failed.endswith("not <= 1 %: 3 requests failed (2 stream_ended_early, 1 timeout).")
+    assert "failed" not in held + other
+
+
+@pytest.mark.parametrize("errors", [{"timeout": -1}, {"timeout": "3"}, {"timeout": True}, ["timeout"], 3])
+def test_errors_that_are_no_counts_are_an_error(errors: object) -> None:
+    """And no sentence with a number that nobody counted."""
+    load = document(metrics={"error_rate": {"unit": "ratio", "avg": 0.03}})
+    load["arms"][0]["errors"] = errors
+
+    with pytest.raises(ConfigError, match="load report"):
+        judge("error_rate <= 1%", load)
+
+
 def test_a_simulated_run_passes_rules_it_should_and_fails_those_it_should_not() -> None:
     """The document that the load test really writes is one that the gate really reads."""
     good = ["error_rate <= 0", "speedup@1 >= 1.1", "spec_decode_acceptance_length >= 2", "dispatch_lag.p50 <= 5ms"]

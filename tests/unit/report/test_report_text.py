@@ -7,6 +7,7 @@ import pytest
 from specdeploy.bench.load_report import build_load_report
 from specdeploy.bench.records import LoadRun
 from specdeploy.bench.schedule import LoadSettings
+from specdeploy.report.html import render
 from specdeploy.report.text import gate_table, load_table, smoke_table, up_summary
 from tests.unit.bench.simulated import CONTEXT, Simulator, failed
 from tests.unit.report.documents import documents, measured, open_documents
@@ -161,3 +162,19 @@ def test_text_is_ascii() -> None:
     parts = [smoke_table(DOCUMENTS["smoke"]), load_table(DOCUMENTS["load"]), gate_table(DOCUMENTS["gate"])]
 
     assert "\n".join([*parts, up_summary(DOCUMENTS, report="r.html")]).isascii()
+
+
+def test_another_deployment_is_not_called_a_target_without_drafts() -> None:
+    """Text and page name the server that answered for the control, and speak of no speed-up."""
+    settings = LoadSettings(concurrency=(1,), requests=10, own_control=False)
+    built = measured(settings, ["error_rate <= 0"], simulator=Simulator(control_drafts=True))
+    built["load"]["deployment"]["control"] = {"server": "old:8000", "num_draft_tokens": "4"}
+    text, page = load_table(built["load"]), render(built)
+
+    assert "\noutput token throughput, speculation / control " in text
+    assert "\ncontrol: another deployment at old:8000\n" in f"{text}\n"
+    assert "control: another deployment at old:8000" in page
+    assert "Against the control" in page
+    assert "speed-up" not in text
+    for words in ("the target alone</span>", "without speculation", "What bounds"):
+        assert words not in page
