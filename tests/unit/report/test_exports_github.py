@@ -30,7 +30,7 @@ def test_each_metric_is_in_the_list_of_its_direction() -> None:
     }
 
     measured = {key for entry in DOCUMENT["arms"] for key in entry["metrics"]} | {"speedup"}
-    ratios = {"request_latency_ratio", "time_to_first_token_ratio"}
+    ratios = {"request_latency_ratio", "time_to_first_token_ratio", "inter_token_latency_ratio"}
     assert keys["higher"] == {key for key in measured if METRICS[key].better == "higher"}
     assert keys["lower"] == {key for key in measured if METRICS[key].better == "lower"} | ratios
 
