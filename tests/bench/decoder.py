@@ -213,8 +213,3 @@ def _facts(role: str) -> EngineFacts:
         max_seq_len=MAX_SEQ_LEN,
         eos_token_ids=(0,),
     )
-
-
-if __name__ == "__main__":
-    for name, value in rows():
-        print(f"{name}  {value:.3f}")

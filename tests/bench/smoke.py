@@ -33,10 +33,10 @@ def rows(recipe: Path) -> list[tuple[str, float]]:
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=recipe.parents[1] / "triton_repo") as scratch:
         place = Path(scratch)
         demo = ("--config", str(recipe), "--set", f"repo.path={place / 'demo'}", "--set", f"report.path={place}")
-        with _served(place, *demo):
+        with served(place, *demo):
             whole_s, quick_s = (_seconds(place, "smoke", *part, *demo) for part in ((), ("--quick",)))
         write_deployment(place)
-        with _served(place):
+        with served(place):
             seeds = [("--samples", str(SAMPLES), "--set", f"smoke.seed={seed}") for seed in range(1, RUNS + 1)]
             codes = [_run(place, "smoke", "--json", *seed) for seed in seeds]
     return [
@@ -47,7 +47,8 @@ def rows(recipe: Path) -> list[tuple[str, float]]:
 
 
 @contextmanager
-def _served(folder: Path, *configuration: str) -> Iterator[None]:
+def served(folder: Path, *configuration: str) -> Iterator[None]:
+    """Build a deployment, write its repository, and run its server for the time of the block."""
     for command in (("build",), ("repo",), ("serve", "--detach")):
         if _run(folder, *command, *configuration):
             raise RuntimeError(f"specdeploy {' '.join(command)} failed")

@@ -1,0 +1,113 @@
+"""The decoder over the demo's pair: what its control costs beside the bare target, and what speculation gains by load.
+
+Both are measured in turns in one run. The control is a request of no drafts through the front door; the bare target is
+the engine's model, asked for the same tokens directly. The gain is that of the deployment's own way, with adaptation,
+over the control.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from specdeploy.bench.prompts import load_bundled
+from specdeploy.triton.client import TritonClient
+from specdeploy.triton.protocol import GenerateRequest, Tensor
+from specdeploy.triton.repository import names
+from tests.bench.smoke import served
+from tests.deployments import specdeploy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TOKENS: Final = 48
+REPEATS: Final = 9
+CONCURRENCY: Final = (1, 4, 16)
+BLOCKS: Final = 6
+TIMEOUT_S: Final = 600.0
+
+
+def rows(recipe: Path) -> list[tuple[str, float]]:
+    """Return what the control costs and what speculation gains.
+
+    Args:
+        recipe: The demo's configuration.
+    """
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=recipe.parents[1] / "triton_repo") as scratch:
+        place = Path(scratch)
+        changes = {
+            "repo.path": place / "models",
+            "report.path": place,
+            "speculation.adaptive": "true",
+            # Requests that wait for the decoder would hide what the engines gain.
+            "build.max_batch_size": max(CONCURRENCY),
+        }
+        demo = ("--config", str(recipe), *(word for key, to in changes.items() for word in ("--set", f"{key}={to}")))
+        with served(place, *demo):
+            addresses = json.loads(specdeploy("serve", "status", "--json", *demo, cwd=place).stdout)
+            with TritonClient(addresses["http_url"], addresses["grpc_url"], timeout_s=TIMEOUT_S) as client:
+                return [*_control(client), *(_gain(client, concurrency) for concurrency in CONCURRENCY)]
+
+
+def _control(client: TritonClient) -> list[tuple[str, float]]:
+    """Compare the front door without drafts with the target's model, both from the prompt's last token on."""
+    prompt = load_bundled("code").prompts[0].text
+    ways: dict[str, Callable[[], object]] = {
+        "bare": lambda: _bare(client, prompt),
+        "control": lambda: client.generate_grpc(_request(prompt, 0, stream=False)),
+        "control, streamed": lambda: list(client.stream_grpc(_request(prompt, 0, stream=True))),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(REPEATS + 1):
+        for name, ask in ways.items():
+            started = time.perf_counter()
+            ask()
+            taken[name].append(time.perf_counter() - started)
+    # The first of each had the prompt to read.
+    middle = {name: median(seconds[1:]) for name, seconds in taken.items()}
+    return [(f"decoder: {name} / the bare target", middle[name] / middle["bare"]) for name in list(ways)[1:]]
+
+
+def _bare(client: TritonClient, prompt: str) -> None:
+    ids = np.asarray([client.infer(names.PREPROCESSING, _texts(prompt))["INPUT_ID"].reshape(-1)], np.int32)
+    fields = {"input_lengths": ids.shape[1], "request_output_len": TOKENS}
+    tensors = [
+        Tensor(name=name, datatype="INT32", data=np.array([[value]], np.int32)) for name, value in fields.items()
+    ]
+    client.infer(names.TARGET, [Tensor(name="input_ids", datatype="INT32", data=ids), *tensors])
+
+
+def _texts(prompt: str) -> list[Tensor]:
+    text = Tensor(name="QUERY", datatype="BYTES", data=np.array([[prompt.encode()]], np.object_))
+    length = Tensor(name="REQUEST_OUTPUT_LEN", datatype="INT32", data=np.array([[TOKENS]], np.int32))
+    return [text, length]
+
+
+def _request(prompt: str, drafts: int | None, *, stream: bool) -> GenerateRequest:
+    return GenerateRequest(prompt=prompt, max_tokens=TOKENS, num_draft_tokens=drafts, stream=stream)
+
+
+def _gain(client: TritonClient, concurrency: int) -> tuple[str, float]:
+    """Compare throughputs in blocks that take turns, each of the same prompts; the median of the ratios of pairs."""
+    prompts = [prompt.text for prompt in load_bundled("code").prompts]
+    ratios = []
+    with ThreadPoolExecutor(concurrency) as pool:
+        for block in range(BLOCKS):
+            chosen = [prompts[(block * concurrency + number) % len(prompts)] for number in range(max(concurrency, 4))]
+            rates = {}
+            # What drifts falls on both alike.
+            for drafts in (None, 0) if block % 2 else (0, None):
+                started = time.perf_counter()
+                asked = [pool.submit(client.generate_grpc, _request(prompt, drafts, stream=True)) for prompt in chosen]
+                tokens = sum(answer.result().num_output_tokens for answer in asked)
+                rates[drafts] = tokens / (time.perf_counter() - started)
+            ratios.append(rates[None] / rates[0])
+    # The first block is read, and adaptation learns, for those that follow.
+    return f"decoder: speculation / target alone, {concurrency} at once, adaptive", median(ratios[1:])
