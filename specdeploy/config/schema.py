@@ -244,6 +244,9 @@ class RepositoryConfig:
     serving_mode: ServingMode = option(
         "auto", describe="How a GPU server holds several ranks: one process, leader (mpirun), orchestrator. auto: fits."
     )
+    decoupled: bool = option(
+        True, describe="Answers can be streamed. false: one response each, also over gRPC infer and HTTP infer."
+    )
     max_queue_size: int = option(0, describe="Requests that may wait; more are refused. 0: no limit.", minimum=0)
     queue_timeout_ms: int = option(
         0, describe="A request that waits longer is refused (milliseconds). 0: no limit.", minimum=0

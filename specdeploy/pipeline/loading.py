@@ -18,6 +18,7 @@ from specdeploy.gate.fingerprint import differences, fingerprint_of
 from specdeploy.pipeline.measurement import FRONT_DOOR, Line, Lines, Measurement, plan_of
 from specdeploy.pipeline.shards import ALONE
 from specdeploy.pipeline.subject import connect, deployment, fixed_by
+from specdeploy.smoke.targets import ensemble_steps, is_decoupled
 from specdeploy.system.host import probe_host
 from specdeploy.triton.client.failures import RequestFailed
 from specdeploy.triton.repository import names
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from specdeploy.pipeline.openai_server import OpenAIServer
     from specdeploy.pipeline.serving import Addresses
     from specdeploy.pipeline.shards import Generator
+    from specdeploy.triton.client import TritonClient
 
 
 #: What a load test that cannot go on has in its document, and what to call it.
@@ -106,6 +108,7 @@ def load(
     # What one server has left in its KV cache, another one does not find.
     own = control is None or control.http_url == endpoints.http_url
     findings = kv_reuse_findings(plan, max_sequences=loaded.config.build.max_batch_size) if own else ()
+    findings = (*findings, *_whole_answers(loaded))
     about = _about(loaded)
     if control is not None:
         about["control"] = _about_control(loaded, control)
@@ -172,6 +175,7 @@ def go_on(
     seed = loaded.config.load.seed + len(earlier.document.get("repeats") or ()) + 1
     plan = plan_of(loaded, first_pair=earlier.pairs, pairs=pairs, seed=seed)
     findings = kv_reuse_findings(plan, max_sequences=loaded.config.build.max_batch_size)
+    findings = (*findings, *_whole_answers(loaded))
 
     def connect_all() -> Lines:
         return Lines(line_to(loaded, endpoints))
@@ -278,8 +282,32 @@ def line_to(loaded: LoadedConfig, endpoints: Addresses) -> Line:
     """Return how a Triton is reached; it is asked for its inputs now, so that no measured request waits for them."""
     wanted = loaded.config.load
     with contextlib.closing(connect(endpoints, wanted.request_timeout_s)) as client:
-        inputs = client.metadata(FRONT_DOOR).input_types
+        inputs, streams = client.metadata(FRONT_DOOR).input_types, _streams(client)
     if wanted.protocol == "http":
-        codec = TritonCodec(endpoints.http_url, model=FRONT_DOOR, inputs=inputs)
+        codec = TritonCodec(endpoints.http_url, model=FRONT_DOOR, inputs=inputs, streams=streams)
         return Line(HttpWire(endpoints.http_url), codec)
-    return Line(GrpcWire(endpoints.grpc_url), GrpcCodec(model=FRONT_DOOR, inputs=inputs))
+    return Line(GrpcWire(endpoints.grpc_url), GrpcCodec(model=FRONT_DOOR, inputs=inputs, streams=streams))
+
+
+def _streams(client: TritonClient) -> bool:
+    """Say whether the front door can answer in pieces; one that does not say counts as if it could."""
+    try:
+        config = client.model_config(FRONT_DOOR)
+        return any(is_decoupled(found) for found in (config, *map(client.model_config, ensemble_steps(config))))
+    except RequestFailed:
+        return True
+
+
+def _whole_answers(loaded: LoadedConfig) -> tuple[Finding, ...]:
+    """Say what cannot be measured of a deployment whose answers come in one piece."""
+    if loaded.config.repo.decoupled:
+        return ()
+    return (
+        Finding(
+            severity="warning",
+            code="load.not-streamed",
+            message="repo.decoupled is false, so that each answer is one response: its first token comes with its last "
+            "one, and what is made of the time between tokens is not measured",
+            hint="compare request latencies and throughput, or measure with repo.decoupled true: it decodes alike",
+        ),
+    )

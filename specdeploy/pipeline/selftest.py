@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.driver import INTERRUPTED_BY_USER, build_request
@@ -188,8 +189,10 @@ def _time_of_one(loaded: LoadedConfig, endpoints: Addresses, plan: LoadPlan) -> 
                 build_request(plan, plan.blocks[0], index % len(plan.blocks[0].prompts)),
                 time.monotonic(),
             )
-            for _ in client.stream_http(request):
-                pass
+            if loaded.config.repo.decoupled:
+                deque(client.stream_http(request), maxlen=0)
+            else:
+                client.generate_http(request)
             took_s = time.monotonic() - began_s
     return took_s
 

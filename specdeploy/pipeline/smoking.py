@@ -15,6 +15,7 @@ from specdeploy.pipeline.outputs import require_writable
 from specdeploy.pipeline.smoke_results import own_place
 from specdeploy.pipeline.subject import connect, fixed_by, most_drafts, prompts_of, provenance
 from specdeploy.pipeline.workspace import workspace
+from specdeploy.smoke import capabilities
 from specdeploy.smoke.checks import golden as golden_check
 from specdeploy.smoke.expectations import Expectations, SmokePrompt
 from specdeploy.smoke.golden import Golden, other_engines, parse_golden, require_fits, tokenizer_fingerprint
@@ -155,6 +156,7 @@ def own(loaded: LoadedConfig, endpoints: Addresses, place: Place) -> Subject:
         draft_model=names.engine_models(config).get("draft"),
         fixed_by=fixed_by(config),
         metrics=endpoints.metrics_url is not None,
+        capabilities=capabilities.ALL - (frozenset() if config.repo.decoupled else {capabilities.STREAM}),
     )
     require_room(expectations)
     return Subject(

@@ -172,3 +172,18 @@ def test_up_needs_no_draft_where_drafts_are_looked_up(tmp_path: Path) -> None:
     assert document["smoke"]["counts"]["fail"] == document["smoke"]["counts"]["undecided"] == 0
     assert document["load"]["outputs"]["identical"] == document["load"]["outputs"]["compared"] == 5
     assert not (tmp_path / "models" / "tensorrt_llm_draft").exists()
+
+
+def test_a_deployment_that_does_not_stream_goes_the_whole_way(tmp_path: Path) -> None:
+    """What needs a stream is skipped by the smoke test, and by the load test not measured; both say so."""
+    write_deployment(tmp_path)
+    done = specdeploy("up", "--json", "--set", "repo.decoupled=false", "--set", "load.requests=3", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    skipped = {check["name"] for check in document["smoke"]["checks"] if "does not stream" in check["reason"]}
+
+    assert skipped == {"stream-http", "stream-grpc", "stream-early", "multibyte", "cancellation"}
+    assert "load.not-streamed" in {finding["code"] for finding in document["load"]["findings"]}
+    for arm in document["load"]["arms"]:
+        assert arm["metrics"]["request_latency"]["avg"] == arm["metrics"]["time_to_first_token"]["avg"]
+        assert "inter_token_latency" not in arm["metrics"]

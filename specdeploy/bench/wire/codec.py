@@ -46,7 +46,7 @@ class Codec(Protocol[PayloadT_co]):
     """What requests and replies of one kind of server look like."""
 
     def prepare(self, request: GenerateRequest) -> PayloadT_co:
-        """Return what a ``Wire`` sends for a request, to be sent once. Over HTTP every request is for a stream.
+        """Return what a ``Wire`` sends for a request, to be sent once. Every request is for a stream, if there are any.
 
         Raises:
             ConfigError: The server has no such input, or a value does not fit it.
@@ -65,15 +65,20 @@ class TritonCodec:
         model: The front door.
 
         inputs: The inputs that the front door has: name -> Triton data type.
+
+        streams: Whether it can answer in pieces; without, each answer is one event.
     """
 
-    def __init__(self, url: str, *, model: str, inputs: Mapping[str, str] = FRONT_DOOR_INPUTS) -> None:
+    def __init__(
+        self, url: str, *, model: str, inputs: Mapping[str, str] = FRONT_DOOR_INPUTS, streams: bool = True
+    ) -> None:
         self._inputs = inputs
+        self._streams = streams
         self._head = _head(url, f"/v2/models/{model}/generate_stream", {})
 
     def prepare(self, request: GenerateRequest) -> bytes:
         """Return a whole HTTP request; see ``Codec``."""
-        return _post(self._head, dataclasses.replace(request, stream=True).to_json(self._inputs))
+        return _post(self._head, dataclasses.replace(request, stream=self._streams).to_json(self._inputs))
 
     def decode(self, reply: Reply, request: GenerateRequest) -> Answer:  # noqa: ARG002 - as in Codec
         """Read a reply; see ``Codec``."""

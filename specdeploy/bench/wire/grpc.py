@@ -7,6 +7,7 @@ time per response than a thread for each stream does, and several times as much 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import time
 from typing import TYPE_CHECKING, Any
@@ -34,15 +35,19 @@ class GrpcCodec:
         model: The front door.
 
         inputs: The inputs that the front door has: name -> Triton data type.
+
+        streams: Whether it can answer in pieces; without, each answer is one response.
     """
 
-    def __init__(self, *, model: str, inputs: Mapping[str, str] = FRONT_DOOR_INPUTS) -> None:
+    def __init__(self, *, model: str, inputs: Mapping[str, str] = FRONT_DOOR_INPUTS, streams: bool = True) -> None:
         self._model = model
         self._inputs = inputs
+        self._streams = streams
         self._keys = itertools.count(1)
 
     def prepare(self, request: GenerateRequest) -> Untyped:
-        """Return the message of a request, ``request.stream`` as it is; see ``Codec``."""
+        """Return the message of a request; see ``Codec``."""
+        request = dataclasses.replace(request, stream=request.stream and self._streams)
         return build_message(self._model, request.to_tensors(self._inputs), str(next(self._keys)))
 
     def decode(self, reply: Reply, request: GenerateRequest) -> Answer:  # noqa: ARG002 - as in Codec

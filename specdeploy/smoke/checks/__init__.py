@@ -72,7 +72,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "longest-prompt": _check(edges_prompts.longest_prompt),
     "multibyte": _check(edges_prompts.multibyte, STREAM),
     "seeds": _check(edges.seeds),
-    "cancellation": _check(edges_cancel.cancellation, TRITON, ENGINES, GRPC, IDS),
+    "cancellation": _check(edges_cancel.cancellation, TRITON, ENGINES, GRPC, IDS, STREAM),
     "parallel-clients": _check(edges.parallel_clients),
     "refuses-wrong-type": _check(refusals.wrong_type),
     "refuses-wrong-shape": _check(refusals.wrong_shape, TRITON),

@@ -6,7 +6,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Final
 
-from specdeploy.smoke.capabilities import ENGINES, GRPC, IDS, TRITON
+from specdeploy.smoke.capabilities import ENGINES, GRPC, IDS, STREAM, TRITON
 from specdeploy.smoke.compare import require_same
 from specdeploy.smoke.probe import Broken, NotApplicable
 from specdeploy.triton.protocol import make_tensor
@@ -40,7 +40,7 @@ def cancellation(probe: Probe) -> str:
     An ensemble passes a cancellation on between its steps only (triton-inference-server/core PR 263), and decoding is
     one step. So the decoder behind it is asked, and not the ensemble, through which every request runs to its end.
     """
-    probe.require(TRITON, ENGINES, GRPC, IDS)
+    probe.require(TRITON, ENGINES, GRPC, IDS, STREAM)
     if probe.expect.fixed_by:
         raise NotApplicable(
             f"with {probe.expect.fixed_by} an answer is one call of the engine, and Triton does not count its rounds"

@@ -29,19 +29,21 @@ _FLAGS: Final = ("use_draft_logits", "adaptive_drafts", "exclude_input_in_output
 
 
 def decoder(repository: Repository) -> Iterator[Finding]:
-    """The decoder streams, and its parameters make sense."""
+    """The decoder streams where its front doors do, and its parameters make sense."""
     for caller in callers(repository):
         if caller.ours:
             yield from _decoder(repository, caller)
 
 
 def _decoder(repository: Repository, caller: Caller) -> Iterator[Finding]:
-    if not caller.config.decoupled:
+    doors = _decoupled_doors(repository, caller.model.directory)
+    if doors and not caller.config.decoupled:
         yield error(
             "decoder.not-decoupled",
-            "the decoder streams, so it must be decoupled",
+            f"{', '.join(doors)} can stream by the configuration, but the decoder behind it is not decoupled, and "
+            "refuses requests that stream",
             where=caller.model.where,
-            hint="model_transaction_policy { decoupled: true }",
+            hint="model_transaction_policy { decoupled: true } here, or in no model: repo.decoupled sets all of them",
         )
     yield from _arguments(caller)
     wrong = [*_counts(caller), *_flags(caller), *_schedule(caller)]
@@ -52,6 +54,15 @@ def _decoder(repository: Repository, caller: Caller) -> Iterator[Finding]:
             engine = repository.engines.get(name)
             if engine is not None:
                 yield from _against(caller, engine)
+
+
+def _decoupled_doors(repository: Repository, decoder: str) -> tuple[str, ...]:
+    """Return the ensembles around the decoder that may send several responses."""
+    return tuple(
+        name
+        for name, config in repository.configs().items()
+        if config.decoupled and decoder in {step.model_name for step in config.steps}
+    )
 
 
 def _arguments(caller: Caller) -> Iterator[Finding]:

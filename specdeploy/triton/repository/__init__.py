@@ -187,10 +187,10 @@ def _configs(
     target = parts["target"]
     # The manifest knows no padding token; padding is never attended to, so the end token serves.
     end_id = target.eos_token_ids[0] if target.eos_token_ids else -1
-    placement, texts = place(config), models.texts_at_once(config)
+    placement, texts, decoupled = place(config), models.texts_at_once(config), config.repo.decoupled
     made = (
-        models.ensemble(names.ENSEMBLE, config.release, texts=texts),
-        models.ensemble(names.BLS, config.release, texts=texts),
+        models.ensemble(names.ENSEMBLE, config.release, texts=texts, decoupled=decoupled),
+        models.ensemble(names.BLS, config.release, texts=texts, decoupled=decoupled),
         models.preprocessing(
             end_id=end_id,
             pad_id=end_id,

@@ -318,17 +318,27 @@ def _tensors(ledger: Ledger, repository: NvidiaRepository, release: str) -> None
 
 def _front_doors(ledger: Ledger, repository: NvidiaRepository) -> None:
     """Note what clients will see otherwise: streaming, and steps that the templates do not have."""
+    _transactions(ledger, repository)
     for name in _FRONT:
         model = repository.models.get(name)
         if model is None:
             continue
-        if name == names.BLS and model.field("model_transaction_policy.decoupled", "decoupled_mode") != "true":
-            why = "Answers can be streamed with speculation on; a request that does not ask for it gets one response."
-            ledger.changed(f"{name} decoupled", "false", "true", why)
         steps = dict.fromkeys(match[1] for field in model.fields if (match := _STEP.match(field)))
         for step in steps:
             if step not in {*_STEPS, repository.target}:
                 ledger.lost(f"{name} step {step}", "", "Our ensembles have two steps: preprocessing and the decoder.")
+
+
+def _transactions(ledger: Ledger, repository: NvidiaRepository) -> None:
+    """Carry over whether answers are streamed: clients of what is not decoupled may be unary ones."""
+    doors = [name for name in (names.BLS, repository.target) if name in repository.models]
+    fields = [repository.models[name].field("model_transaction_policy.decoupled", "decoupled_mode") for name in doors]
+    unary = [name for name, value in zip(doors, fields, strict=True) if value != "true"]
+    for name in unary if len(unary) == len(doors) else ():
+        ledger.carried(f"{name} decoupled", "false", "repo.decoupled", new=False)
+    if names.BLS in unary and len(unary) < len(doors):
+        why = "`ensemble` streams, and both front doors are alike: clients of this one that are unary have to change."
+        ledger.changed(f"{names.BLS} decoupled", "false", "true", why)
 
 
 def _foreign(ledger: Ledger, repository: NvidiaRepository) -> None:

@@ -92,13 +92,14 @@ DECODER_OUTPUTS: Final = (
 )
 
 
-def ensemble(name: str, release: str, *, texts: int = 1) -> ModelConfig:
+def ensemble(name: str, release: str, *, texts: int = 1, decoupled: bool = True) -> ModelConfig:
     """Return a front door called *name* for clients of *release*: `preprocessing`, then `speculative_decoder`.
 
     Args:
         name: Of the model.
         release: Of TensorRT-LLM.
         texts: The most texts of one request.
+        decoupled: Whether a request may have several responses, so that an answer can be streamed.
     """
     door = front_door(release)
     offered = {tensor.name for tensor in door.inputs}
@@ -118,7 +119,7 @@ def ensemble(name: str, release: str, *, texts: int = 1) -> ModelConfig:
         max_batch_size=texts,
         inputs=door.inputs,
         outputs=DECODER_OUTPUTS,
-        decoupled=True,
+        decoupled=decoupled,
         steps=(first, second),
         comments={"": "Text in, text out. The same wiring is served as `ensemble` and as `tensorrt_llm_bls`."},
     )
@@ -199,7 +200,7 @@ def decoder(config: DeployConfig, target: EngineFacts) -> ModelConfig:
         inputs=(*_DECODER_INPUTS, *decoder_options()),
         outputs=DECODER_OUTPUTS,
         instance_group=(InstanceGroup(),),
-        decoupled=True,
+        decoupled=config.repo.decoupled,
         queue=_queue(config),
         parameters={
             **(_llmapi_parameters() if config.profile == "llmapi" else _engine_parameters(config)),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdeploy.config.schema import SpeculationConfig
+from specdeploy.config.schema import RepositoryConfig, SpeculationConfig
 from specdeploy.triton.lint import lint_repository
 from specdeploy.triton.lint.engine_dir import EngineDirectory
 from tests.unit.triton.repositories import MODEL, deploy_config, engine_facts, repository_tree
@@ -256,6 +256,14 @@ WARNINGS = {
 def test_what_triton_lives_with_is_only_a_warning(edit: Edit, codes: set[str]) -> None:
     """What the real server loads and serves is never an error."""
     assert {(f.severity, f.code) for f in broken(edit)} == {("warning", code) for code in codes}
+
+
+def test_a_deployment_that_does_not_stream_is_sound() -> None:
+    """Where no front door is decoupled, the decoder need not be."""
+    tree = repository_tree(deploy_config(repo=RepositoryConfig(decoupled=False)))
+
+    assert b"decoupled" not in tree[DECODER] + tree[ENSEMBLE]
+    assert lint_repository(tree, complete) == ()
 
 
 def test_an_edited_file_is_noticed() -> None:

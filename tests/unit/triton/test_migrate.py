@@ -197,7 +197,6 @@ class TestPair:
             ("triton_max_batch_size", "16", "tensorrt_llm max_batch_size", "1"),
             ("max_queue_delay_microseconds", "100", "tensorrt_llm max_queue_delay_microseconds", "0"),
             ("bls_instance_count", "4", "tensorrt_llm_bls instances", "build.max_batch_size: 8"),
-            ("decoupled_mode", "false", "tensorrt_llm_bls decoupled", "true"),
             ("participant_ids", "1", "tensorrt_llm participant_ids", "by speculation.fast_logits"),
         ],
     )
@@ -230,6 +229,28 @@ class TestPair:
 
         assert (found.outcome, found.value) == ("lost", value)
         assert found.why
+
+    @pytest.mark.parametrize(("bls", "engine_", "streams"), [("false", "false", False), ("true", "false", True)])
+    def test_what_did_not_stream_does_not(self, tmp_path: Path, bls: str, engine_: str, streams: bool) -> None:
+        """Clients of a server that was not decoupled may be unary, which a decoupled one refuses."""
+        folder = repository(tmp_path, {"decoupled_mode": engine_}, draft={"gpt_model_path": "/engines/draft"})
+        path = folder / "tensorrt_llm_bls" / "config.pbtxt"
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace(f"decoupled: {engine_}", f"decoupled: {bls}"), encoding="utf-8")
+        engines = {"target": engine(tmp_path, mode=EXTERNAL, max_draft_len=8), "draft": engine(tmp_path, "draft")}
+
+        assert moved(folder, engines).config.repo.decoupled == streams
+
+    def test_front_doors_of_two_kinds_become_streaming_ones(self, tmp_path: Path) -> None:
+        """Both have one wiring; whoever called the one that did not stream is told."""
+        folder = repository(tmp_path, {"decoupled_mode": "true"}, draft={"gpt_model_path": "/engines/draft"})
+        path = folder / "tensorrt_llm_bls" / "config.pbtxt"
+        path.write_text(path.read_text(encoding="utf-8").replace("decoupled: true", "decoupled: false"))
+        engines = {"target": engine(tmp_path, mode=EXTERNAL, max_draft_len=8), "draft": engine(tmp_path, "draft")}
+        migration = moved(folder, engines)
+
+        assert migration.config.repo.decoupled
+        assert note(migration.notes, "tensorrt_llm_bls decoupled").outcome == "changed"
 
     def test_several_instances_of_an_engine_keep_the_first(self, tmp_path: Path) -> None:
         """``0;1`` are two copies of the engine, and a deployment has one."""

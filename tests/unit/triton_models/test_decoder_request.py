@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 from decoder_request import RequestError, read_request
-from decoder_settings import Settings, SettingsError, read_settings
+from decoder_settings import Settings, SettingsError, is_decoupled, read_settings
 
 SETTINGS = Settings(
     target_model="t", draft_model="d", num_draft_tokens=4, max_inflight=2, max_seq_len=32, control_slice_tokens=8
@@ -49,6 +49,16 @@ def test_a_bare_request_takes_the_deployments_defaults() -> None:
         request.prompt_text,
         request.stop_words,
     ) == ("", False, False, "", ())
+
+
+def test_a_model_of_one_response_each_refuses_to_stream() -> None:
+    """The message is that of NVIDIA's engines, and says what to do; a request that does not stream is served."""
+    unary = read_settings(parameters(), decoupled=is_decoupled({"model_transaction_policy": {"decoupled": False}}))
+
+    with pytest.raises(RequestError, match="streaming is only supported in decoupled mode; send stream false"):
+        read(unary, stream=[True])
+    assert not read(unary, stream=[False]).stream
+    assert read(dataclasses.replace(unary, decoupled=True), stream=[True]).stream
 
 
 @pytest.mark.parametrize(

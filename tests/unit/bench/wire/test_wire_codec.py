@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdeploy.bench.wire.codec import Answer, OpenAICodec, TritonCodec
+from specdeploy.bench.wire.grpc import GrpcCodec
 from specdeploy.bench.wire.connection import Connection
 from specdeploy.bench.wire.exchange import Exchange
 from specdeploy.errors import ConfigError
@@ -255,6 +256,14 @@ class TestPrepare:
         head, _, data = TritonCodec("h:1", model="m").prepare(REQUEST).partition(b"\r\n\r\n")
         assert head.startswith(b"POST /v2/models/m/generate_stream HTTP/1.1\r\nHost: h:1\r\n")
         assert json.loads(data) == {"text_input": "one two", "max_tokens": 5, "stop_words": ["x"], "stream": True}
+
+    def test_a_front_door_that_does_not_stream(self) -> None:
+        """It is asked for one answer, which comes as one event."""
+        body = TritonCodec("h:1", model="m", streams=False).prepare(REQUEST).partition(b"\r\n\r\n")[2]
+        message = GrpcCodec(model="m", streams=False).prepare(REQUEST)
+
+        assert json.loads(body)["stream"] is False
+        assert dict(zip([i.name for i in message.inputs], message.raw_input_contents, strict=True))["stream"] == b"\0"
 
     def test_an_input_that_the_model_does_not_have(self) -> None:
         """A typo is found before anything is sent."""

@@ -60,13 +60,16 @@ class Deployment:
         return (int(major), int(minor), int(patch), int(candidate)) >= _PENALTIES_SINCE
 
 
-def read_deployment(parameters: Mapping[str, Mapping[str, str]], document: str, root: Path) -> Deployment:
+def read_deployment(
+    parameters: Mapping[str, Mapping[str, str]], document: str, root: Path, *, decoupled: bool = True
+) -> Deployment:
     """Read a deployment.
 
     Args:
         parameters: The ``parameters`` block of the model configuration, as Triton hands it over in JSON.
         document: The text of ``model.yaml``.
         root: Root of the model repository, where relative folders begin.
+        decoupled: Whether a request may have several responses.
 
     Raises:
         SettingsError: The document is no mapping, or a parameter is missing, no number, or out of range.
@@ -75,7 +78,7 @@ def read_deployment(parameters: Mapping[str, Mapping[str, str]], document: str, 
     speculation = arguments.get("speculative_config") or {}
     if not isinstance(speculation, dict):
         raise SettingsError(f"speculative_config of {MODEL_YAML} is {speculation!r}; it must be a mapping")
-    settings = read_settings(_parameters(parameters, arguments, speculation))
+    settings = read_settings(_parameters(parameters, arguments, speculation), decoupled=decoupled)
     guided = bool(arguments.get("guided_decoding_backend"))
     placed: dict[str, Any] = {key: _placed(arguments[key], root) for key in _FOLDERS if key in arguments}
     if speculation:

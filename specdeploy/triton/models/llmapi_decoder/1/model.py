@@ -1,6 +1,6 @@
 """Speculative decoding inside ``tensorrt_llm.LLM``: the Triton model of the ``llmapi`` profile.
 
-Decoupled, and the front door's ``speculative_decoder`` like the model of the other profiles, with the same inputs and
+The front door's ``speculative_decoder`` like the model of the other profiles, with the same inputs and
 outputs. ``execute`` hands each request to a worker thread, which turns the engine's tokens into responses while the
 engine decodes all requests at once. This file is the glue to Triton; what is decided is in its ``llmapi_*`` siblings,
 and in the ``decoder_*`` ones that it shares with the other model.
@@ -26,7 +26,7 @@ from decoder_loop import EngineFault
 from decoder_metrics import DraftMetrics
 from decoder_outputs import response_outputs
 from decoder_request import RequestError
-from decoder_settings import SettingsError
+from decoder_settings import SettingsError, is_decoupled
 from decoder_text import Vocabulary
 from llmapi_engine import LlmEngine, LoadError
 from llmapi_request import read_llm_request
@@ -54,10 +54,10 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Read what is deployed, load the engine, and start the workers."""
-        parameters = json.loads(args["model_config"]).get("parameters", {})
+        config = json.loads(args["model_config"])
         folder = Path(args["model_repository"], args["model_version"])
         try:
-            self._deployment = _read_deployment(parameters, folder)
+            self._deployment = _read_deployment(config, folder)
             settings = self._deployment.settings
             tokenizer = Tokenizer.from_file(str(folder / settings.tokenizer_dir / "tokenizer.json"))
             self._engine = LlmEngine(self._deployment.arguments)
@@ -105,10 +105,10 @@ class TritonPythonModel:
                 counted = dataclasses.replace(response, statistics=run.statistics)
                 if response.final:
                     self._metrics.add(run.statistics, response.bypass_reason)
-                outputs = response_outputs(counted, num_input_tokens=asked.decoding.prompt_ids.size)
+                made = response_outputs(counted, num_input_tokens=asked.decoding.prompt_ids.size)
                 # The stub may not free a tensor before it is sent, and not one that nobody asked for: hence the named
                 # list, and only wanted tensors in it.
-                tensors = [pb_utils.Tensor(name, make()) for name, make in outputs.items() if name in wanted]
+                tensors = [pb_utils.Tensor(name, made[name]()) for name in made if name in wanted]
                 reply.send(pb_utils.InferenceResponse(tensors), final=response.final)
 
 
@@ -138,10 +138,11 @@ class _Reply:
         return bool(self._sender.is_cancelled())
 
 
-def _read_deployment(parameters: Mapping[str, Mapping[str, str]], folder: Path) -> Deployment:
+def _read_deployment(config: Mapping[str, Any], folder: Path) -> Deployment:
+    parameters = config.get("parameters", {})
     name = parameters.get("model_yaml", {"string_value": MODEL_YAML})["string_value"]
     document = (folder / name).read_text(encoding="utf-8")
-    return read_deployment(parameters, document, folder.parents[1])
+    return read_deployment(parameters, document, folder.parents[1], decoupled=is_decoupled(config))
 
 
 def _never() -> bool:

@@ -179,7 +179,7 @@ def read_request(tensors: Mapping[str, Tensor], settings: Settings, *, fresh_see
     reason = bypass_reason(tensors, settings)
     stateful = not _STATEFUL.isdisjoint(_target_alone_reasons(inputs))
     stop_words = inputs.texts("stop_words")
-    stream = inputs.flag("stream")
+    stream = _streams(inputs, settings)
     sliced = not stateful and (stream or bool(stop_words) or (sampled and inputs.given("seed") is not None))
     shared = _shared_inputs(inputs, sampled=sampled)
     plan = _plan(inputs, settings, prompt, speculate=not reason, fresh_seed=fresh_seed)
@@ -263,6 +263,17 @@ def _prompt(inputs: _Inputs) -> Ids:
         raise RequestError("input_ids is missing or empty; the prompt needs at least one token")
     length = inputs.number("input_lengths", ids.size, least=1, most=ids.size)
     return ids.reshape(-1)[: int(length)].astype(np.int32, copy=False)
+
+
+def _streams(inputs: _Inputs, settings: Settings) -> bool:
+    """Say whether the answer comes in pieces; as NVIDIA's engines, a model of one response each refuses to stream."""
+    stream = inputs.flag("stream")
+    if stream and not settings.decoupled:
+        raise RequestError(
+            "streaming is only supported in decoupled mode; send stream false, or serve a repository that was written "
+            "with repo.decoupled true"
+        )
+    return stream
 
 
 def _is_sampled(inputs: _Inputs) -> bool:

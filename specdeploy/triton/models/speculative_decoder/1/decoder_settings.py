@@ -6,7 +6,7 @@ Knows the names of the parameters and their types; knows nothing of requests.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +41,7 @@ class Settings:
         exclude_input: The text of the answer does not repeat the prompt.
         tokenizer_dir: Folder of ``tokenizer.json``, inside the model's version directory.
         stand_in: The engines are the CPU stand-ins for TensorRT-LLM's.
+        decoupled: Whether a request may have several responses; without, none can be streamed.
     """
 
     target_model: str
@@ -62,6 +63,7 @@ class Settings:
     exclude_input: bool = True
     tokenizer_dir: str = "tokenizer"
     stand_in: bool = False
+    decoupled: bool = True
 
     @property
     def drafts(self) -> bool:
@@ -69,8 +71,12 @@ class Settings:
         return bool(self.draft_model or self.ngram_size)
 
 
-def read_settings(parameters: Mapping[str, Mapping[str, str]]) -> Settings:
+def read_settings(parameters: Mapping[str, Mapping[str, str]], *, decoupled: bool = True) -> Settings:
     """Read the ``parameters`` block of a model configuration, as Triton hands it over in JSON.
+
+    Args:
+        parameters: The block.
+        decoupled: The configuration's transaction policy; see :func:`is_decoupled`.
 
     Raises:
         SettingsError: A parameter is missing, is not a number, or is out of range.
@@ -96,7 +102,13 @@ def read_settings(parameters: Mapping[str, Mapping[str, str]]) -> Settings:
         exclude_input=_flag(values, "exclude_input_in_output", default=True),
         tokenizer_dir=values.get("tokenizer_dir", "tokenizer"),
         stand_in=_flag(values, "engine_stand_in", default=False),
+        decoupled=decoupled,
     )
+
+
+def is_decoupled(config: Mapping[str, Any]) -> bool:
+    """Say whether a model configuration, as Triton hands it over in JSON, lets a request have several responses."""
+    return bool(config.get("model_transaction_policy", {}).get("decoupled", False))
 
 
 def _text(values: Mapping[str, str], key: str) -> str:

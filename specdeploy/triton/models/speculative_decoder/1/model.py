@@ -1,8 +1,9 @@
 """Speculative decoding with a draft and a target engine: the Triton model.
 
-Decoupled. ``execute`` hands each request to a worker thread, so that one instance decodes several requests at once; a
-worker calls the engines, each call a request of its own to their models. This file is the glue to Triton; what is
-decided is in its ``decoder_*`` siblings, which know nothing of Triton but for ``decoder_engine``.
+``execute`` hands each request to a worker thread, so that one instance decodes several requests at once; a worker calls
+the engines, each call a request of its own to their models. Whether the model is decoupled or not, it answers through
+each request's response sender; if it is not, no answer is streamed. This file is the glue to Triton; what is decided is
+in its ``decoder_*`` siblings, which know nothing of Triton but for ``decoder_engine``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from decoder_outputs import response_outputs
 from decoder_policy import DraftPolicy
 from decoder_reply import Reply
 from decoder_request import RequestError, read_request
-from decoder_settings import read_settings
+from decoder_settings import is_decoupled, read_settings
 from decoder_text import Vocabulary
 from tokenizers import Tokenizer
 
@@ -47,7 +48,7 @@ class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         """Read the parameters and the tokenizer, and start the workers."""
         config = json.loads(args["model_config"])
-        self._settings = read_settings(config.get("parameters", {}))
+        self._settings = read_settings(config.get("parameters", {}), decoupled=is_decoupled(config))
         self._outputs = {output["name"] for output in config["output"]}
         folder = Path(args["model_repository"], args["model_version"], self._settings.tokenizer_dir)
         self._vocabulary = Vocabulary(Tokenizer.from_file(str(folder / "tokenizer.json")))
@@ -63,7 +64,7 @@ class TritonPythonModel:
     def execute(self, requests: Sequence[InferenceRequest]) -> None:
         """Hand each request to a worker, waiting for a free one, so that what waits does so in Triton's own queue."""
         for request in requests:
-            reply, rows = _reply(request)
+            reply, rows = _reply(request, streams=self._settings.decoupled)
             for row in range(rows):
                 self._free.acquire()
                 self._workers.submit(self._serve, request, reply, row)
@@ -132,9 +133,9 @@ class TritonPythonModel:
                 raise RequestError(f"return_{name} is not offered: this deployment has no output {name!r}")
 
 
-def _reply(request: InferenceRequest) -> tuple[Reply, int]:
+def _reply(request: InferenceRequest, *, streams: bool) -> tuple[Reply, int]:
     """Return the way back to a request's client, and how many texts it sent; what is missing is noticed later."""
     inputs = {tensor.name(): tensor for tensor in request.inputs()}
     rows = int(inputs["input_ids"].shape()[0]) if "input_ids" in inputs else 1
-    stream = rows > 1 and "stream" in inputs and bool(inputs["stream"].as_numpy().any())
+    stream = streams and rows > 1 and "stream" in inputs and bool(inputs["stream"].as_numpy().any())
     return Reply(request.get_response_sender(), rows=rows, stream=stream), rows
