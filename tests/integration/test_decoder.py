@@ -128,7 +128,7 @@ def serving(runtime, folder: Path, deployment: DeployConfig, **extra: str) -> It
             timeout_s=30,
         ) as connected,
     ):
-        connected.grpc_url = server.endpoints.grpc_url
+        connected.grpc_url, connected.http_url = server.endpoints.grpc_url, server.endpoints.http_url
         yield connected
 
 
@@ -384,7 +384,7 @@ def test_a_request_of_several_texts_gets_one_response_with_a_row_for_each(client
     for row, prompt in enumerate(BATCH):
         expected = reference(prompt, 10 + 6 * row)
         assert ids[row, : lengths[row]].tolist() == expected
-        assert texts[row, 0].decode() == text_of(expected)
+        assert texts[row].decode() == text_of(expected)
     assert answer.as_numpy("batch_index").tolist() == [[0], [1], [2]]
     assert answer.as_numpy("total_draft_tokens").min() > 0
 

@@ -94,6 +94,14 @@ def test_a_request_that_is_not_streamed_gets_one_response_of_all_rows_in_their_o
     assert (sender.ids(), [final for _, final in sender.sent]) == ([[[3, 0], [6, 7]]], [True])
 
 
+def test_texts_leave_as_one_list() -> None:
+    """Whatever their shape in here: NVIDIA's clients decode the first entry."""
+    sender = Sender()
+    Reply(sender).send(0, {"text_output": np.array([[b"a", b"b"]], object), **piece(3)}, final=True)
+
+    assert sender.sent[0][0].outputs["text_output"].tolist() == [b"a", b"b"]
+
+
 def test_a_stream_of_several_rows_ends_with_the_last_of_them() -> None:
     """Each row's responses leave as they come; a row's last one is not the request's."""
     sender = Sender()

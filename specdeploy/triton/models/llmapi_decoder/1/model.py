@@ -24,7 +24,7 @@ import triton_python_backend_utils as pb_utils
 from decoder_answer import respond
 from decoder_loop import EngineFault
 from decoder_metrics import DraftMetrics
-from decoder_outputs import response_outputs
+from decoder_outputs import as_sent, response_outputs
 from decoder_request import RequestError
 from decoder_settings import SettingsError, is_decoupled
 from decoder_text import Vocabulary
@@ -108,7 +108,7 @@ class TritonPythonModel:
                 made = response_outputs(counted, num_input_tokens=asked.decoding.prompt_ids.size)
                 # The stub may not free a tensor before it is sent, and not one that nobody asked for: hence the named
                 # list, and only wanted tensors in it.
-                tensors = [pb_utils.Tensor(name, made[name]()) for name in made if name in wanted]
+                tensors = [pb_utils.Tensor(name, as_sent(name, made[name]())) for name in made if name in wanted]
                 reply.send(pb_utils.InferenceResponse(tensors), final=response.final)
 
 

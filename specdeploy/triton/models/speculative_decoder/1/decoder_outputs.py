@@ -40,6 +40,14 @@ def response_outputs(response: Response, *, num_input_tokens: int, batch_index: 
     }
 
 
+def as_sent(name: str, tensor: Tensor) -> Tensor:
+    """Return an output as clients get it: texts have one dimension, further sequences behind the first, row after row.
+
+    So they come from NVIDIA's ``postprocessing``, whatever ``dims`` says, and its clients decode ``text_output[0]``.
+    """
+    return tensor.reshape(-1) if name == "text_output" else tensor
+
+
 def _statistics_outputs(statistics: Statistics) -> Outputs:
     known = {
         "total_accepted_draft_tokens": statistics.accepted,

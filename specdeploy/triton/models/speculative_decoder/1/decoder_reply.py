@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import triton_python_backend_utils as pb_utils
 from decoder_batch import joined
+from decoder_outputs import as_sent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,5 +81,5 @@ class Reply:
 
     def _send(self, outputs: Mapping[str, Tensor], *, final: bool) -> None:
         # The stub may not free a tensor before it is sent: hence the named list.
-        tensors = [pb_utils.Tensor(name, value) for name, value in outputs.items()]
+        tensors = [pb_utils.Tensor(name, as_sent(name, value)) for name, value in outputs.items()]
         self._sender.send(pb_utils.InferenceResponse(tensors), flags=_FINAL if final else 0)
