@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import queue
 import sys
 import threading
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -201,6 +203,23 @@ def test_each_verified_group_is_one_chunk(client) -> None:
     assert [chunk.num_spec_steps for chunk in chunks] == list(range(len(chunks)))
     assert [bool(chunk.finish_reason) for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
     assert chunks[-1].final
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_trace_comes_with_the_answer_that_asks_for_it(client, stream) -> None:
+    """Through the front door, as JSON text; a request that does not ask gets none."""
+
+    def events(**fields) -> list[dict]:
+        body = {"text_input": PROMPT, "max_tokens": 40, "stream": stream, **fields}
+        url = f"http://{client.http_url}/v2/models/ensemble/generate_stream"
+        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode()), timeout=30) as reply:
+            return [json.loads(line.removeprefix(b"data: ")) for line in reply.read().splitlines() if line]
+
+    rounds = [entry for event in events(return_decode_trace=True) for entry in json.loads(event["decode_trace"])]
+
+    assert [token for entry in rounds for token in entry["output_ids"]] == reference(PROMPT, 40)
+    assert all(entry["target_s"] > 0 for entry in rounds)
+    assert not any("decode_trace" in event for event in events())
 
 
 def test_one_token_needs_no_draft(client) -> None:

@@ -44,6 +44,7 @@ _SHARED: Final = (
     "decoder_settings.py",
     "decoder_stats.py",
     "decoder_text.py",
+    "decoder_trace.py",
 )
 # Some tools that copy to object stores leave empty files out.
 _KEPT_TEXT: Final = b"Triton wants this directory.\n"

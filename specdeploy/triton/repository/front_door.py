@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
+from specdeploy.triton.pbtxt import Tensor
 from specdeploy.triton.tensors import release_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdeploy.triton.pbtxt import Tensor
-
+# Ours beside NVIDIA's.
+_OWN: Final = (Tensor(name="return_decode_trace", data_type="TYPE_BOOL", dims=(1,), optional=True),)
 # Our models use the newest names; clients of an older release send the older ones.
 _NEWEST_RELEASE: Final = "1"
 #: Name in an older release -> its newest one.
@@ -73,7 +74,7 @@ def decoder_options() -> tuple[Tensor, ...]:
 
 
 def _union(release: str) -> tuple[Tensor, ...]:
-    """Return the inputs of both templates, each once; a batch of one needs neither their reshape nor raggedness."""
+    """Return the inputs of both templates, each once, and ours; a row by itself needs no reshape and is not ragged."""
     models = release_tensors(release).models
     found: dict[str, Tensor] = {}
     for tensor in (*models["ensemble"].inputs, *models["tensorrt_llm_bls"].inputs):
@@ -82,4 +83,4 @@ def _union(release: str) -> tuple[Tensor, ...]:
             # Also text_input and max_tokens, which NVIDIA's templates require: `preprocessing` misses them by name,
             # where Triton only counts and may not answer at all.
             found.setdefault(tensor.name, dataclasses.replace(plain, optional=True))
-    return tuple(found.values())
+    return (*found.values(), *_OWN)

@@ -89,6 +89,7 @@ DECODER_OUTPUTS: Final = (
     _tensor("sequence_index", "INT32", 1),
     _tensor("cum_log_probs", "FP32", -1),
     _tensor("output_log_probs", "FP32", -1, -1),
+    _tensor("decode_trace", "STRING", 1),
 )
 
 

@@ -45,6 +45,8 @@ def test_the_same_deployment_gives_the_same_bytes() -> None:
 def test_every_input_of_a_text_client_is_at_both_front_doors() -> None:
     """The front doors take what NVIDIA's templates take, but for pictures and films, under the same names and types.
 
+    They take ``return_decode_trace`` beside it, which is ours.
+
     None is required of Triton, which only counts inputs; `preprocessing` names the one that is missing.
     """
     templates = release_tensors("1.2.1").models
@@ -54,6 +56,7 @@ def test_every_input_of_a_text_client_is_at_both_front_doors() -> None:
     expected = {
         name: facts for name, facts in expected.items() if not name.startswith(("image_", "video_", "decoder_"))
     }
+    expected["return_decode_trace"] = ("TYPE_BOOL", (1,), True)
 
     for model in ("ensemble", "tensorrt_llm_bls"):
         assert {t.name: (t.data_type, t.dims, t.optional) for t in config_of(model).inputs} == expected

@@ -191,6 +191,7 @@ def test_inputs_become_sampling_parameters(inputs, wanted) -> None:
         ),
         ({"lora_task_id": [1], "lora_config": [[1, 2, 3]]}, "lora_config, lora_task_id: not served"),
         ({"return_context_logits": [True]}, "return_context_logits: not served"),
+        ({"return_decode_trace": [True]}, "return_decode_trace: the LLM API does not tell"),
         ({"presence_penalty": [0.5], "frequency_penalty": [1.0]}, "presence_penalty, frequency_penalty: the sampler"),
         ({"return_log_probs": [True]}, "return_log_probs: not served by an engine that speculates"),
         ({"bad_words_list": [[5, 6, 7], [1, 3, -1]]}, "bans single tokens"),

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdeploy.bench.wire.codec import Answer, OpenAICodec, TritonCodec
-from specdeploy.bench.wire.grpc import GrpcCodec
 from specdeploy.bench.wire.connection import Connection
 from specdeploy.bench.wire.exchange import Exchange
+from specdeploy.bench.wire.grpc import GrpcCodec
 from specdeploy.errors import ConfigError
 from specdeploy.openai import Dialect, OpenAIClient, ServerAddress
 from specdeploy.triton.client import RequestFailed, TritonClient

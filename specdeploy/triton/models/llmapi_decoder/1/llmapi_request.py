@@ -88,6 +88,8 @@ def read_llm_request(
 
 
 def _refuse_unserved(decoding: DecodeRequest) -> None:
+    if decoding.return_decode_trace:
+        raise RequestError("return_decode_trace: the LLM API does not tell what its rounds drafted; leave it out")
     names = sorted(_CLIENTS_NAMES.get(name, name) for name in decoding.target_inputs.keys() - _SERVED)
     if names:
         raise RequestError(f"{', '.join(names)}: not served by the LLM API profile; leave it out")

@@ -8,14 +8,15 @@ same request. Knows nothing of Triton and of how the groups came about.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from decoder_stats import ReportCounter, Statistics, StepCounter
 from decoder_text import TextWriter
+from decoder_trace import Tracer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import numpy.typing as npt
     from decoder_loop import Answer, Floats, Group, Ids
@@ -37,6 +38,7 @@ class Response:
         bypass_reason: Why the target is alone; empty when speculating.
         statistics: Counts of the whole request so far.
         extras: Output tensors of the target that pass through.
+        trace: The rounds of this response; None when not asked for.
     """
 
     texts: tuple[str, ...]
@@ -48,6 +50,7 @@ class Response:
     bypass_reason: str
     statistics: Statistics
     extras: tuple[tuple[str, npt.NDArray[np.generic]], ...] = ()
+    trace: tuple[Mapping[str, Any], ...] | None = None
 
     @property
     def final(self) -> bool:
@@ -87,6 +90,7 @@ class _AnswerWriter:
         self._bypass_reason = request.bypass_reason
         # Why the target has been alone so far, where that may change.
         self._pause = ""
+        self._tracer = Tracer(engine_speculates=request.engine_speculates) if request.return_decode_trace else None
 
     def responses(self, groups: Iterable[Group], cancelled: Callable[[], bool]) -> Iterator[Response]:
         """Yield one response for each group, until one is final."""
@@ -117,6 +121,7 @@ class _AnswerWriter:
             log_probs=log_probs,
             finish_reason="stop_word" if piece.stopped else group.finish_reason,
             extras=answer.extras,
+            rounds=(group,),
         )
 
     def _cancelled(self) -> Response:
@@ -126,6 +131,7 @@ class _AnswerWriter:
             log_probs=np.empty(0, np.float32) if self._request.return_log_probs else None,
             finish_reason="cancelled",
             extras=(),
+            rounds=(),
         )
 
     def _response(
@@ -136,6 +142,7 @@ class _AnswerWriter:
         log_probs: Floats | None,
         finish_reason: str,
         extras: tuple[tuple[str, npt.NDArray[np.generic]], ...],
+        rounds: tuple[Group, ...],
     ) -> Response:
         self._written += ids.size
         statistics = (self._reports or self._steps).snapshot()
@@ -149,7 +156,13 @@ class _AnswerWriter:
             bypass_reason=self._bypass_reason or ("" if statistics.drafted else self._pause),
             statistics=statistics,
             extras=extras,
+            trace=self._trace(rounds),
         )
+
+    def _trace(self, rounds: tuple[Group, ...]) -> tuple[Mapping[str, Any], ...] | None:
+        if self._tracer is None:
+            return None
+        return tuple(self._tracer.entry(group, self._bypass_reason) for group in rounds)
 
     def _log_probs(self, answer: Answer, used: int) -> Floats | None:
         if answer.log_probs is None:
@@ -182,4 +195,5 @@ def _joined(responses: list[Response]) -> Response:
         texts=(first_text, *last.texts[1:]),
         ids=np.concatenate([response.ids for response in responses]),
         log_probs=np.concatenate(log_probs) if log_probs else None,
+        trace=None if last.trace is None else tuple(entry for response in responses for entry in response.trace or ()),
     )

@@ -149,16 +149,18 @@ class Group:
     Attributes:
         answer: The target's answer, cut after the end token.
         drafted: Draft tokens that the call carried.
+        draft_ids: Which they were [drafted].
         accepted: How many of them were accepted.
         finish_reason: ``end_id`` or ``length`` on the last group, else empty.
         draft_failed: The draft engine has failed and the target has gone on alone.
         pause: Why the target was alone in this round of a request that drafts; empty otherwise.
-        draft_s: What the draft took (seconds); 0.0 where it was not asked.
+        draft_s: What the draft took (seconds), also if it failed; 0.0 where it was not asked.
         target_s: What the target took.
     """
 
     answer: Answer
     drafted: int = 0
+    draft_ids: Ids = dataclasses.field(default_factory=lambda: NO_DRAFT.ids)
     accepted: int = 0
     finish_reason: str = ""
     draft_failed: bool = False
@@ -259,6 +261,7 @@ class DraftTargetLoop:
         self._generated = 0
         self._round = 0
         self._draft_failure = ""
+        self._failed_s = 0.0
 
     def __iter__(self) -> Iterator[Group]:
         """Yield groups until one carries a finish reason.
@@ -301,6 +304,7 @@ class DraftTargetLoop:
             return self._extend(NO_DRAFT, 1)
         wanted = self._pace.begin(longest if self._speculating else 0)
         group = self._drafted_group(wanted) if wanted else None
+        failed_s = self._failed_s if wanted and group is None else 0.0
         if group is None:
             if wanted:
                 # The draft failed: this is another round.
@@ -315,7 +319,8 @@ class DraftTargetLoop:
             draft_s=group.draft_s,
             target_s=group.target_s,
         )
-        return group
+        # Only now: the failed draft was no part of this round, which is one of the target alone.
+        return dataclasses.replace(group, draft_s=failed_s) if failed_s else group
 
     def _drafted_group(self, count: int) -> Group | None:
         """Draft and verify; None when the draft failed, or the target refused what it proposed."""
@@ -330,6 +335,7 @@ class DraftTargetLoop:
                     raise
                 # Ids or logits of another vocabulary, say. Whose fault it was shows when the target is asked alone.
                 self._draft_failure = f"its drafts were not verified: {error}"
+        self._failed_s = draft_s
         self._pace.failed()
         return None
 
@@ -375,6 +381,7 @@ class DraftTargetLoop:
         return Group(
             answer=answer,
             drafted=draft.ids.size,
+            draft_ids=draft.ids,
             accepted=matched_prefix(draft.ids, answer.ids),
             finish_reason=self._finish_reason(answer.ids, count),
             draft_failed=bool(self._draft_failure),

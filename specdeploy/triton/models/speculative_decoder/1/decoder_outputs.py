@@ -7,12 +7,13 @@ and shapes of the front door's outputs; knows nothing of Triton's classes.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from decoder_trace import trace_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
     from decoder_answer import Response
@@ -37,6 +38,7 @@ def response_outputs(response: Response, *, num_input_tokens: int, batch_index: 
         **{name: partial(np.asarray, value) for name, value in response.extras},
         **_statistics_outputs(response.statistics),
         **_log_prob_outputs(response),
+        **({} if response.trace is None else {"decode_trace": partial(_trace, response.trace)}),
     }
 
 
@@ -69,6 +71,10 @@ def _log_prob_outputs(response: Response) -> Outputs:
         "output_log_probs": partial(_row, [response.log_probs], np.float32),
         "cum_log_probs": partial(_row, [response.cum_log_prob], np.float32),
     }
+
+
+def _trace(rounds: Sequence[Mapping[str, Any]]) -> Tensor:
+    return _texts(trace_text(rounds))
 
 
 def _row(values: npt.ArrayLike, dtype: npt.DTypeLike) -> Tensor:
