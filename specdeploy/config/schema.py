@@ -247,7 +247,11 @@ class RepositoryConfig:
     decoupled: bool = option(
         True, describe="Answers can be streamed. false: one response each, also over gRPC infer and HTTP infer."
     )
-    max_queue_size: int = option(0, describe="Requests that may wait; more are refused. 0: no limit.", minimum=0)
+    max_queue_size: int = option(
+        -1,
+        describe="Requests that may wait; more are refused. 0: no limit. -1: 16 for each decoded at once, 128 at least",
+        minimum=-1,
+    )
     queue_timeout_ms: int = option(
         0, describe="A request that waits longer is refused (milliseconds). 0: no limit.", minimum=0
     )

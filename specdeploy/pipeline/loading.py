@@ -15,6 +15,7 @@ from specdeploy.bench.wire.http import HttpWire
 from specdeploy.errors import ConfigError
 from specdeploy.findings import Finding
 from specdeploy.gate.fingerprint import differences, fingerprint_of
+from specdeploy.pipeline.load_findings import deployment_findings
 from specdeploy.pipeline.measurement import FRONT_DOOR, Line, Lines, Measurement, plan_of
 from specdeploy.pipeline.shards import ALONE
 from specdeploy.pipeline.subject import connect, deployment, fixed_by
@@ -108,7 +109,7 @@ def load(
     # What one server has left in its KV cache, another one does not find.
     own = control is None or control.http_url == endpoints.http_url
     findings = kv_reuse_findings(plan, max_sequences=loaded.config.build.max_batch_size) if own else ()
-    findings = (*findings, *_whole_answers(loaded))
+    findings = (*findings, *deployment_findings(loaded.config, plan))
     about = _about(loaded)
     if control is not None:
         about["control"] = _about_control(loaded, control)
@@ -175,7 +176,7 @@ def go_on(
     seed = loaded.config.load.seed + len(earlier.document.get("repeats") or ()) + 1
     plan = plan_of(loaded, first_pair=earlier.pairs, pairs=pairs, seed=seed)
     findings = kv_reuse_findings(plan, max_sequences=loaded.config.build.max_batch_size)
-    findings = (*findings, *_whole_answers(loaded))
+    findings = (*findings, *deployment_findings(loaded.config, plan))
 
     def connect_all() -> Lines:
         return Lines(line_to(loaded, endpoints))
@@ -296,18 +297,3 @@ def _streams(client: TritonClient) -> bool:
         return any(is_decoupled(found) for found in (config, *map(client.model_config, ensemble_steps(config))))
     except RequestFailed:
         return True
-
-
-def _whole_answers(loaded: LoadedConfig) -> tuple[Finding, ...]:
-    """Say what cannot be measured of a deployment whose answers come in one piece."""
-    if loaded.config.repo.decoupled:
-        return ()
-    return (
-        Finding(
-            severity="warning",
-            code="load.not-streamed",
-            message="repo.decoupled is false, so that each answer is one response: its first token comes with its last "
-            "one, and what is made of the time between tokens is not measured",
-            hint="compare request latencies and throughput, or measure with repo.decoupled true: it decodes alike",
-        ),
-    )

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # A streamed control asks the target for this many tokens at a time: few calls, yet text that flows.
 CONTROL_SLICE_TOKENS: Final = 16
 _US_PER_MS: Final = 1000
+_LEAST_QUEUE: Final = 128
+_WAITING_FOR_EACH: Final = 16
 # `preprocessing` output -> decoder input.
 _TO_DECODER: Final = {
     "INPUT_ID": "input_ids",
@@ -226,12 +228,23 @@ def engine_drafts(config: DeployConfig) -> bool:
     return config.profile != "llmapi" and config.speculation.method in DECODING_MODES
 
 
+def queue_size(config: DeployConfig) -> int:
+    """Return how many requests may wait in front of the decoder; 0 is no limit.
+
+    Where nobody says, enough for bursts and load tests, and few enough that a client which has to wait for minutes
+    learns at once that it would: a queue without a limit only grows once more comes than is served.
+    """
+    if config.repo.max_queue_size >= 0:
+        return config.repo.max_queue_size
+    return max(_LEAST_QUEUE, _WAITING_FOR_EACH * config.build.max_batch_size)
+
+
 def _queue(config: DeployConfig) -> Queue | None:
-    wanted = config.repo
-    if not (wanted.max_queue_size or wanted.queue_timeout_ms or wanted.priority_levels):
+    wanted, size = config.repo, queue_size(config)
+    if not (size or wanted.queue_timeout_ms or wanted.priority_levels):
         return None
     return Queue(
-        max_size=wanted.max_queue_size,
+        max_size=size,
         timeout_us=wanted.queue_timeout_ms * _US_PER_MS,
         priority_levels=wanted.priority_levels,
     )

@@ -272,7 +272,7 @@ class TestPair:
 
         assert {"tensorrt_llm kv_cache_free_gpu_mem_fraction", "tensorrt_llm max_queue_size"} <= unset
         assert {"tensorrt_llm_bls bls_instance_count", "ensemble triton_max_batch_size"} <= unset
-        assert migration.config.repo.max_queue_size == 0
+        assert migration.config.repo.max_queue_size == -1
         assert not any(one.where == "tensorrt_llm_bls instances" for one in migration.notes)
 
     def test_checkpoints_are_to_be_named(self, tmp_path: Path) -> None:

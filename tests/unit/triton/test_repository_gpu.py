@@ -322,6 +322,15 @@ def test_queues_and_rates_have_the_limits_that_are_asked_for() -> None:
     assert front.instance_group[0].resources == {"cpu": 2}
 
 
+@pytest.mark.parametrize(("batch", "asked", "size"), [(4, -1, 128), (16, -1, 256), (16, 5, 5), (16, 0, None)], ids=str)
+def test_queues_do_not_grow_without_bounds(batch: int, asked: int, size: int | None) -> None:
+    """Unless it is asked for, with 0."""
+    wanted = deployment(repo=RepositoryConfig(max_queue_size=asked), build=BuildConfig(max_batch_size=batch))
+    queue = parse(tree(wanted)["speculative_decoder/config.pbtxt"].decode()).queue
+
+    assert (queue and queue.max_size) == size
+
+
 def test_a_warm_up_request_is_complete() -> None:
     """A few ids of the vocabulary, how many they are, and one token to answer, in the files that Triton reads."""
     files = tree(deployment(repo=RepositoryConfig(warmup=True)))
