@@ -352,6 +352,8 @@ def test_requests_are_counted_on_the_metrics_page(client) -> None:
     assert grown["specdeploy_draft_failures_total"] == 1
     assert grown["specdeploy_acceptance_length_count"] == 1
     assert after["specdeploy_draft_left_alone"] == 0
+    assert grown["specdeploy_draft_seconds_total"] > 0 < grown["specdeploy_target_seconds_total"]
+    assert any(counted(client)["specdeploy_requests_running"] == 0 for _ in asking_for(10))
 
 
 def batch_of(prompts: list[str], *, stream: bool) -> list[grpcclient.InferInput]:

@@ -82,6 +82,22 @@ def test_a_server_without_metrics_has_none(monkeypatch) -> None:
     metrics.add(Statistics(steps=1, drafted=1, accepted=1, histogram=(0, 1)), "requested")
     metrics.draft_failed()
     metrics.draft_left_alone(alone=True)
+    metrics.add_seconds(draft_s=1.0, target_s=1.0)
+    with metrics.running():
+        pass
+
+
+def test_seconds_and_requests_under_way_are_counted(metrics) -> None:
+    """A request counts as running while it is decoded, also when it fails; time that nobody knows is absent."""
+    with metrics.running(), metrics.running():
+        assert value(decoder_metrics.RUNNING) == 2
+    with pytest.raises(ValueError, match="the target"), metrics.running():
+        raise ValueError("the target is gone")
+    metrics.add_seconds(draft_s=0.0, target_s=1.5)
+    metrics.add_seconds(draft_s=0.25, target_s=2.0)
+
+    assert [value(name) for name in (decoder_metrics.RUNNING, decoder_metrics.TARGET_SECONDS)] == [0, 3.5]
+    assert value(decoder_metrics.DRAFT_SECONDS) == 0.25
 
 
 def test_counting_from_many_threads_loses_nothing(metrics) -> None:

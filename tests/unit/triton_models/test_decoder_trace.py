@@ -56,7 +56,8 @@ def traced(asked, groups) -> tuple[list[dict], list]:
 def test_the_rounds_add_up_to_the_answer(stream) -> None:
     """Their ids are the answer's, and their counts those of the statistics; a streamed response has its own rounds."""
     asked = request(stream=[stream])
-    rounds, responses = traced(asked, loop(asked))
+    groups = loop(asked)
+    rounds, responses = traced(asked, groups)
     counter = StepCounter(asked.longest_draft)
     for entry in rounds:
         assert entry["draft_ids"][: entry["accepted"]] == entry["output_ids"][: entry["accepted"]]
@@ -71,6 +72,7 @@ def test_the_rounds_add_up_to_the_answer(stream) -> None:
     ]
     assert counter.snapshot() == responses[-1].statistics
     assert {(entry["draft_s"], entry["target_s"]) for entry in rounds[1:-1]} == {(1.0, 1.0)}
+    assert [sum(entry[key] for entry in rounds) for key in ("draft_s", "target_s")] == [groups.draft_s, groups.target_s]
     assert (rounds[0]["no_draft"], rounds[0]["draft_s"]) == ("first_token", 0.0)
 
 

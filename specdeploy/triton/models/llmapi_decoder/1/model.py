@@ -100,7 +100,7 @@ class TritonPythonModel:
         asked = read_llm_request(inputs, self._deployment, penalties=self._penalties, fresh_seed=secrets.randbits(63))
         wanted = set(request.requested_output_names())
         run = LlmRun(asked, self._engine.starter(asked), self._engine.loop, reply.cancelled)
-        with contextlib.closing(run):
+        with self._metrics.running(), contextlib.closing(run):
             for response in respond(run, asked.decoding, self._vocabulary, _never):
                 counted = dataclasses.replace(response, statistics=run.statistics)
                 if response.final:

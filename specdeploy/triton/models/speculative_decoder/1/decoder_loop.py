@@ -262,6 +262,8 @@ class DraftTargetLoop:
         self._round = 0
         self._draft_failure = ""
         self._failed_s = 0.0
+        self._draft_s = 0.0
+        self._target_s = 0.0
 
     def __iter__(self) -> Iterator[Group]:
         """Yield groups until one carries a finish reason.
@@ -269,12 +271,22 @@ class DraftTargetLoop:
         Raises:
             EngineFault: The target failed without drafts, or answered nothing, or more than it was asked for.
         """
-        group = self._extend(NO_DRAFT, self._first_count())
+        group = self._timed(self._extend(NO_DRAFT, self._first_count()))
         yield group
         while not group.finish_reason:
             self._round += 1
-            group = self._next_group()
+            group = self._timed(self._next_group())
             yield group
+
+    @property
+    def draft_s(self) -> float:
+        """What the draft has taken so far (seconds)."""
+        return self._draft_s
+
+    @property
+    def target_s(self) -> float:
+        """What the target has taken so far (seconds)."""
+        return self._target_s
 
     @property
     def draft_failure(self) -> str:
@@ -293,6 +305,11 @@ class DraftTargetLoop:
     @property
     def _speculating(self) -> bool:
         return self._plan.num_draft_tokens > 0 and not self._draft_failure
+
+    def _timed(self, group: Group) -> Group:
+        self._draft_s += group.draft_s
+        self._target_s += group.target_s
+        return group
 
     def _first_count(self) -> int:
         return 1 if self._speculating or self._plan.slice_tokens else self._remaining

@@ -6,6 +6,7 @@ has none, and decodes all the same.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -26,6 +27,9 @@ ACCEPTED_AT: Final = "specdeploy_accepted_draft_tokens_per_position_total"
 REQUESTS: Final = "specdeploy_requests_total"
 BYPASSES: Final = "specdeploy_bypassed_requests_total"
 FAILURES: Final = "specdeploy_draft_failures_total"
+DRAFT_SECONDS: Final = "specdeploy_draft_seconds_total"
+TARGET_SECONDS: Final = "specdeploy_target_seconds_total"
+RUNNING: Final = "specdeploy_requests_running"
 LEFT_ALONE: Final = "specdeploy_draft_left_alone"
 LENGTH: Final = "specdeploy_draft_length"
 ACCEPTANCE: Final = "specdeploy_acceptance_length"
@@ -39,8 +43,11 @@ COUNTERS: Final[Mapping[str, str]] = {
     REQUESTS: "Requests that were answered to their end, or until they were cancelled",
     BYPASSES: "Those of them that the target finished alone, by reason",
     FAILURES: "Requests whose draft failed on the way, so that the target finished alone",
+    DRAFT_SECONDS: "Seconds that all requests waited for calls to the draft",
+    TARGET_SECONDS: "Seconds that all requests waited for calls to the target",
 }
 GAUGES: Final[Mapping[str, str]] = {
+    RUNNING: "Requests that are being decoded; those that wait in Triton's queue are not among them",
     LEFT_ALONE: "1 while the draft is left alone because it kept failing, else 0",
     LENGTH: "Draft tokens in a verify step of the speculating request that ended last, on average",
 }
@@ -62,6 +69,7 @@ class DraftMetrics:
         self._one_at_a_time = threading.Lock()
         self._labels = {"model": args["model_name"], "version": args["model_version"]}
         self._metrics: dict[tuple[str, str], Metric] = {}
+        self._running = 0
         try:
             # A family must live as long as its metrics, or the server forgets both.
             self._families = dict(_families())
@@ -70,7 +78,7 @@ class DraftMetrics:
             self._families = {}
             return
         # Those without a label of their own stand there from the beginning, at 0.
-        for name in (STEPS, DRAFTED, ACCEPTED, REQUESTS, FAILURES, LEFT_ALONE):
+        for name in (STEPS, DRAFTED, ACCEPTED, REQUESTS, FAILURES, LEFT_ALONE, RUNNING):
             self._metric(name)
 
     def add(self, statistics: Statistics, bypass_reason: str = "") -> None:
@@ -83,6 +91,24 @@ class DraftMetrics:
                 self._metric(BYPASSES, reason=bypass_reason).increment(1)
             self._count(statistics)
 
+    def add_seconds(self, *, draft_s: float, target_s: float) -> None:
+        """Add what one whole request waited for its engines."""
+        if not self._families:
+            return
+        with self._one_at_a_time:
+            for name, seconds in ((DRAFT_SECONDS, draft_s), (TARGET_SECONDS, target_s)):
+                if seconds:
+                    self._metric(name).increment(seconds)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Count a request as one that is being decoded, for as long as the block takes."""
+        self._run(1)
+        try:
+            yield
+        finally:
+            self._run(-1)
+
     def draft_failed(self) -> None:
         """Count a request whose draft failed."""
         if self._families:
@@ -94,6 +120,12 @@ class DraftMetrics:
         if self._families:
             with self._one_at_a_time:
                 self._metric(LEFT_ALONE).set(int(alone))
+
+    def _run(self, more: int) -> None:
+        if self._families:
+            with self._one_at_a_time:
+                self._running += more
+                self._metric(RUNNING).set(self._running)
 
     def _count(self, statistics: Statistics) -> None:
         counts = {STEPS: statistics.steps, DRAFTED: statistics.drafted, ACCEPTED: statistics.accepted}

@@ -94,7 +94,7 @@ class TritonPythonModel:
         self._refuse_undeclared(decoding)
         if decoding.plan.num_draft_tokens and not self._breaker.allows():
             decoding = decoding.without_drafts("draft_unavailable")
-        with self._policy.request(pinned=decoding.pinned) as pace:
+        with self._metrics.running(), self._policy.request(pinned=decoding.pinned) as pace:
             self._answer(request, reply, row, decoding, pace)
 
     def _answer(self, request: InferenceRequest, reply: Reply, row: int, decoding: DecodeRequest, pace: Pace) -> None:
@@ -104,7 +104,7 @@ class TritonPythonModel:
         loop = DraftTargetLoop(decoding.prompt_ids, decoding.plan, draft, target, pace)
         for response in respond(loop, decoding, self._vocabulary, reply.cancelled):
             if response.final:
-                self._note(loop.draft_failure, response)
+                self._note(loop, response)
             outputs = response_outputs(response, num_input_tokens=decoding.prompt_ids.size, batch_index=row)
             # The stub may not free a tensor that nobody asked for: only wanted ones are made.
             made = {name: make() for name, make in outputs.items() if name in wanted}
@@ -115,13 +115,14 @@ class TritonPythonModel:
             return NgramDraft(self._settings.ngram_size)
         return TritonDraft(self._settings, decoding, request_id, self._in_time)
 
-    def _note(self, draft_failure: str, last: Response) -> None:
+    def _note(self, loop: DraftTargetLoop, last: Response) -> None:
         """Count what a request's drafts came to, before its client can know that it is answered."""
         self._metrics.add(last.statistics, last.bypass_reason)
-        if draft_failure:
+        self._metrics.add_seconds(draft_s=loop.draft_s, target_s=loop.target_s)
+        if loop.draft_failure:
             self._breaker.failed()
             self._metrics.draft_failed()
-            pb_utils.Logger.log_warn(f"the target finished a request alone: {draft_failure}")
+            pb_utils.Logger.log_warn(f"the target finished a request alone: {loop.draft_failure}")
         elif last.statistics.drafted:
             self._breaker.worked()
         self._metrics.draft_left_alone(alone=self._breaker.is_open)
