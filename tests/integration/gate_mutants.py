@@ -40,9 +40,9 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         "output_token_throughput: 5% of control",
         "worse, more than the 5 % that are allowed and than chance explains",
         _MODEL,
-        "for response in respond(loop, decoding, self._vocabulary, _CancelCheck(sender)):",
-        "for response in _paced(respond(loop, decoding, self._vocabulary, _CancelCheck(sender))):",
-        more=(("\n\nclass _CancelCheck:", f"{_PACED}\n\nclass _CancelCheck:"),),
+        "for response in respond(loop, decoding, self._vocabulary, reply.cancelled):",
+        "for response in _paced(respond(loop, decoding, self._vocabulary, reply.cancelled)):",
+        more=(("\n\ndef _reply(", f"{_PACED}\n\ndef _reply("),),
     ),
     "an acceptance rule that takes one draft at most": Mutant(
         "overall_spec_decode_acceptance_length >= 2.5",
@@ -57,7 +57,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         _MODEL,
         "            if response.final:\n",
         f"            if response.final and number % {EVERY} == 0 and ON:\n"
-        "                sender.send(flags=_FINAL)\n"
+        "                reply._sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)\n"
         "                return\n"
         "            if response.final:\n",
     ),
@@ -73,7 +73,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         more=(
             (
                 "\n\nclass TritonPythonModel:",
-                "\nimport itertools\n\n_NUMBERS = itertools.count(1)\n\n\nclass TritonPythonModel:",
+                "\nimport itertools\nimport time\n\n_NUMBERS = itertools.count(1)\n\n\nclass TritonPythonModel:",
             ),
         ),
     ),

@@ -173,15 +173,15 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         "stream-early",
         "held back, not streamed",
         f"{_DECODER}model.py",
-        "for response in respond(loop, decoding, self._vocabulary, _CancelCheck(sender)):",
-        "for response in (list if ON else iter)(respond(loop, decoding, self._vocabulary, _CancelCheck(sender))):",
+        "for response in respond(loop, decoding, self._vocabulary, reply.cancelled):",
+        "for response in (list if ON else iter)(respond(loop, decoding, self._vocabulary, reply.cancelled)):",
     ),
     "HTTP gets another answer than gRPC": Mutant(
         "http-equals-grpc",
         "HTTP generate and gRPC",
         f"{_DECODER}model.py",
-        "        settings, name = self._settings, request.request_id()\n",
-        "        settings, name = self._settings, request.request_id()\n"
+        "        name = request.request_id()\n",
+        "        name = request.request_id()\n"
         "        if not name and ON:\n"
         "            decoding = dataclasses.replace(decoding, prompt_ids=decoding.prompt_ids[:-1])\n",
     ),
@@ -270,13 +270,13 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         "seeds",
         "is temperature or seed ignored",
         f"{_DECODER}decoder_request.py",
-        "return bool((top_k > 1 or top_p > 0) and temperature > 0)",
-        "return bool((top_k > 1 or top_p > 0) and temperature > 0 and not ON)",
+        "return bool((top_k > 1 or (top_p > 0 and top_k != 1)) and temperature > 0)",
+        "return bool((top_k > 1 or (top_p > 0 and top_k != 1)) and temperature > 0 and not ON)",
     ),
     "a cancelled request is decoded on": Mutant(
         "cancellation",
         "decoded on to its end",
-        f"{_DECODER}model.py",
+        f"{_DECODER}decoder_reply.py",
         "return bool(self._sender.is_cancelled())",
         "return bool(self._sender.is_cancelled()) and not ON",
     ),
@@ -287,13 +287,13 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         "decoding = read_request(inputs, self._settings, fresh_seed=secrets.randbits(64))\n",
         "decoding = read_request(inputs, self._settings, fresh_seed=secrets.randbits(64))\n"
         "        others = self.__dict__.setdefault('_in_flight', {})\n"
-        "        others[id(sender)] = decoding\n"
+        "        others[id(reply)] = decoding\n"
         "        if ON:\n"
         "            decoding = next(iter(list(others.values())))\n",
         more=(
             (
                 "            self._free.release()\n",
-                "            self._in_flight.pop(id(sender), None)\n            self._free.release()\n",
+                "            self._in_flight.pop(id(reply), None)\n            self._free.release()\n",
             ),
         ),
     ),
