@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from specdeploy.bench.further import Earlier
     from specdeploy.bench.schedule import LoadPlan
     from specdeploy.config.load import LoadedConfig
+    from specdeploy.config.schema import DeployConfig
     from specdeploy.pipeline.measurement import OnTrial
     from specdeploy.pipeline.openai_server import OpenAIServer
     from specdeploy.pipeline.serving import Addresses
@@ -283,17 +284,17 @@ def line_to(loaded: LoadedConfig, endpoints: Addresses) -> Line:
     """Return how a Triton is reached; it is asked for its inputs now, so that no measured request waits for them."""
     wanted = loaded.config.load
     with contextlib.closing(connect(endpoints, wanted.request_timeout_s)) as client:
-        inputs, streams = client.metadata(FRONT_DOOR).input_types, _streams(client)
+        inputs, streams = client.metadata(FRONT_DOOR).input_types, _streams(client, loaded.config)
     if wanted.protocol == "http":
         codec = TritonCodec(endpoints.http_url, model=FRONT_DOOR, inputs=inputs, streams=streams)
         return Line(HttpWire(endpoints.http_url), codec)
     return Line(GrpcWire(endpoints.grpc_url), GrpcCodec(model=FRONT_DOOR, inputs=inputs, streams=streams))
 
 
-def _streams(client: TritonClient) -> bool:
-    """Say whether the front door can answer in pieces; one that does not say counts as if it could."""
+def _streams(client: TritonClient, config: DeployConfig) -> bool:
+    """Say whether the front door can answer in pieces; of one that does not tell, the configuration does."""
     try:
-        config = client.model_config(FRONT_DOOR)
-        return any(is_decoupled(found) for found in (config, *map(client.model_config, ensemble_steps(config))))
+        door = client.model_config(FRONT_DOOR)
+        return any(is_decoupled(found) for found in (door, *map(client.model_config, ensemble_steps(door))))
     except RequestFailed:
-        return True
+        return config.repo.decoupled
