@@ -155,6 +155,7 @@ def own(loaded: LoadedConfig, endpoints: Addresses, place: Place) -> Subject:
         max_draft_tokens=most_drafts(config),
         draft_model=names.engine_models(config).get("draft"),
         fixed_by=fixed_by(config),
+        pinned=config.speculation.adaptive or bool(config.speculation.draft_len_schedule),
         metrics=endpoints.metrics_url is not None,
         capabilities=capabilities.ALL - (frozenset() if config.repo.decoupled else {capabilities.STREAM}),
     )

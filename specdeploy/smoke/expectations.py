@@ -87,6 +87,8 @@ class Expectations:
         fixed_by: What fixes the number of drafts, such as ``medusa``, so that a request can neither change it nor
             switch speculation off; empty when it can.
 
+        pinned: Whether requests have to name their number of drafts, because the deployment drafts as much as pays.
+
         max_seq_len: Longest prompt plus answer, in tokens.
 
         target_precision: Precision of the target's weights, for the reason of a difference.
@@ -129,6 +131,7 @@ class Expectations:
     draft_model: str | None = "tensorrt_llm_draft"
     max_draft_tokens: int | None = None
     fixed_by: str = ""
+    pinned: bool = False
     target_precision: str = "fp32"
     max_tokens: int = 32
     request_timeout_s: float = 60.0

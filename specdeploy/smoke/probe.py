@@ -147,6 +147,8 @@ class Probe:
             raise NotApplicable(
                 f"{self.expect.fixed_by} drafts always as it was built to: the target alone is another deployment"
             )
+        if drafts is None and self.expect.pinned:
+            drafts = self.expect.num_draft_tokens
         return GenerateRequest(
             prompt=self.expect.prompts[0].text if prompt is None else prompt,
             max_tokens=self.expect.usual_tokens if max_tokens is None else max_tokens,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specdeploy.smoke import CHECKS, capabilities
+from specdeploy.smoke.probe import Probe
 from tests.unit.smoke import test_edges_cancel, test_edges_prompts, test_edges_words
 from tests.unit.smoke.deployment import DRAFT, DRAFTS, EXPECT, TARGET, FakeDeployment
 from tests.unit.smoke.faults import (
@@ -704,3 +705,14 @@ def test_a_triton_without_our_decoder_is_asked_what_it_can_do() -> None:
 
     assert {check.name: check.reason for check in report.checks if check.status == "fail"} == {}
     assert {"metadata", "end-id", "min-tokens", "seeds"} <= {c.name for c in report.checks if c.status == "pass"}
+
+
+@pytest.mark.parametrize(("pinned", "asked"), [(False, None), (True, EXPECT.num_draft_tokens)])
+def test_of_a_deployment_that_adapts_a_number_of_drafts_is_asked_for(pinned: bool, asked: int | None) -> None:
+    """How much it drafts otherwise is its own affair, and no fault; the control stays one."""
+    expect = dataclasses.replace(EXPECT, pinned=pinned)
+    probe = Probe(FakeDeployment().client(), expect, monotonic=lambda: 0.0, sleep=lambda _: None)
+    with probe.client:
+        requests = [probe.request(), probe.request(drafts=0), probe.request(drafts=2)]
+
+    assert [request.num_draft_tokens for request in requests] == [asked, 0, 2]
