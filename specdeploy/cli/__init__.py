@@ -5,6 +5,7 @@ Nothing heavy is imported here or at the top of a command's file, so that `--hel
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import signal
 import sys
@@ -14,7 +15,7 @@ import click
 
 from specdeploy import __version__
 from specdeploy.cli._streams import tell
-from specdeploy.errors import EXIT_BUG, SpecdeployError
+from specdeploy.errors import EXIT_BUG, EnvironmentFault, SpecdeployError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,18 +130,20 @@ def _show(error: SpecdeployError, *, as_json: bool) -> None:
     from specdeploy.cli import _render
 
     if as_json:
-        _render.document(
-            {
-                "schema_version": "1.0",
-                "kind": "error",
-                "ok": False,
-                "error": type(error).__name__,
-                "message": error.message,
-                "hint": error.hint,
-                "exit_code": error.exit_code,
-                "findings": [finding.as_dict() for finding in error.findings],
-            }
-        )
+        # Where standard output takes nothing the error is still the one that it was, and people are told.
+        with contextlib.suppress(EnvironmentFault):
+            _render.document(
+                {
+                    "schema_version": "1.0",
+                    "kind": "error",
+                    "ok": False,
+                    "error": type(error).__name__,
+                    "message": error.message,
+                    "hint": error.hint,
+                    "exit_code": error.exit_code,
+                    "findings": [finding.as_dict() for finding in error.findings],
+                }
+            )
 
     tell(f"{click.style('error:', fg='red', bold=True)} {_render.visible_lines(error.message)}")
     _render.findings(error.findings, err=True)
@@ -157,5 +160,6 @@ def main() -> NoReturn:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
-        sys.stderr.close()
+        if sys.stderr is not None:
+            sys.stderr.close()
     sys.exit(code)

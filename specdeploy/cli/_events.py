@@ -33,7 +33,8 @@ class _Ticker:
     """One changing line on a terminal, a line every few seconds in a log."""
 
     def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
+        # None where the process was started without one.
+        self._live = sys.stderr is not None and sys.stderr.isatty()
         self._last_s = time.monotonic()
 
     def show(self, text: str) -> None:

@@ -98,7 +98,7 @@ def document(value: Any) -> None:
     # A name that is not UTF-8 holds halves of characters, which no stream takes; JSON can spell them.
     text = _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     try:
-        text.encode(sys.stdout.encoding or "utf-8")
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
         # An escape of Python's would be no JSON.
         text = json.dumps(value, indent=2, allow_nan=False)

@@ -1,7 +1,8 @@
 """What the command line says: outcomes on standard output, everything else on standard error.
 
 A stream that takes nothing more is no bug of ours, and no other outcome: a reader that has gone (`| head`) wanted no
-more, a full disk below standard output is said, and what cannot be shown of the progress ends nothing.
+more, a full disk below standard output is said, as is one that was closed before we began, and what cannot be shown of
+the progress ends nothing.
 """
 
 from __future__ import annotations
@@ -10,19 +11,24 @@ import contextlib
 import errno
 import os
 import sys
-from typing import IO
+from typing import IO, Final, cast
 
 import click
 
 from specdeploy.errors import EnvironmentFault
+
+_ELSEWHERE: Final = "write to another place; what the command keeps in files of its own is there"
 
 
 def say(text: str, *, nl: bool = True) -> None:
     """Print a part of an outcome.
 
     Raises:
-        EnvironmentFault: Standard output takes nothing, such as a file on a full disk.
+        EnvironmentFault: Standard output takes nothing, such as a file on a full disk, or is closed.
     """
+    # Python's own annotation knows nothing of a process that was started without one.
+    if cast("IO[str] | None", sys.stdout) is None:
+        raise EnvironmentFault("the outcome cannot be written to standard output: it is closed", hint=_ELSEWHERE)
     try:
         _echo(text, nl=nl)
     except OSError as error:
@@ -30,7 +36,7 @@ def say(text: str, *, nl: bool = True) -> None:
         if error.errno != errno.EPIPE:
             raise EnvironmentFault(
                 f"the outcome cannot be written to standard output: {error.strerror}",
-                hint="make room, or write to another place; what the command keeps in files of its own is there",
+                hint=f"make room, or {_ELSEWHERE}",
             ) from error
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from specdeploy.cli._server import ServerChoice
     from specdeploy.config.load import LoadedConfig
     from specdeploy.pipeline.gate_results import GateFiles
+
+#: What begins a formula in a spreadsheet.
+_FORMULA: Final = ("=", "+", "-", "@")
 
 
 @click.group("gate", invoke_without_command=True)
@@ -69,21 +72,27 @@ def command(
     refuse_misplaced(ctx)
     if ctx.invoked_subcommand is not None:
         return 0
-    from specdeploy.errors import EXIT_ENVIRONMENT
+    from specdeploy.errors import EXIT_ENVIRONMENT, EnvironmentFault
     from specdeploy.pipeline import gate_results
 
     how = shown_format(ctx, how, as_json=as_json)
     problems: list[str] = []
 
     def show(document: Mapping[str, Any], said: tuple[str, ...]) -> None:
+        try:
+            # With --json the error that follows is the document of a gate that had nothing to judge.
+            if document["rules"] or not as_json:
+                _show(document, how)
+        except EnvironmentFault as error:
+            # A failure that nobody saw is one all the same.
+            said = (*said, error.message)
         problems.extend(said)
         _show_problems(said)
-        # With --json the error that follows is the document of a gate that had nothing to judge.
-        if document["rules"] or not as_json:
-            _show(document, how)
 
     gate = _gate(server, budget)
-    document = gate_results.judge(load(config_path, overrides), rules, _files(markdown, junit, how), show, gate)
+    document = gate_results.judge(
+        load(config_path, overrides), rules, _files(config_path, markdown, junit, how), show, gate
+    )
     exit_code: int = document["exit_code"]
     return exit_code or (EXIT_ENVIRONMENT if problems else 0)
 
@@ -118,7 +127,7 @@ def _gate(server: ServerChoice, budget: str | None) -> Callable[[LoadedConfig, I
     return gate
 
 
-def _files(markdown: str | None, junit: str | None, how: str) -> GateFiles:
+def _files(config_path: str, markdown: str | None, junit: str | None, how: str) -> GateFiles:
     import os
     from pathlib import Path
 
@@ -133,6 +142,7 @@ def _files(markdown: str | None, junit: str | None, how: str) -> GateFiles:
         markdown=None if markdown is None else Path(markdown),
         junit=None if junit is None else Path(junit),
         step_summary=Path(step_summary) if step_summary else None,
+        config=Path(config_path),
     )
 
 
@@ -176,8 +186,14 @@ def update(loaded: LoadedConfig, label: str, reset: bool, as_json: bool) -> None
     A run that is partial, degraded, or was measured with something else than the others is refused (exit code 3).
     """
     from specdeploy.cli import _render
+    from specdeploy.errors import ConfigError
     from specdeploy.pipeline import gating
 
+    if label[:1] in _FORMULA:
+        raise ConfigError(
+            f"the label {label!r} would be a formula in a spreadsheet that opens the history",
+            hint="begin it with a letter or a digit, such as 1a2b3c4",
+        )
     changed = gating.update_baseline(loaded, label=label, reset=reset)
     if as_json:
         _render.document(gating.baseline_document(loaded, changed))

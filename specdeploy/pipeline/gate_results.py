@@ -8,13 +8,24 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
-from specdeploy.errors import CannotDecide, ConfigError
+from specdeploy.config.gate_defaults import rules_for
+from specdeploy.errors import ConfigError, SpecdeployError
+from specdeploy.gate.rules import parse_rules
 from specdeploy.pipeline import measure
-from specdeploy.pipeline.outputs import problem, require_appendable, require_writable
+from specdeploy.pipeline.gating import baseline_path
+from specdeploy.pipeline.outputs import (
+    NotKept,
+    discard,
+    keep_verdict,
+    problem,
+    require_appendable,
+    require_ours,
+    require_writable,
+)
+from specdeploy.pipeline.report_files import what_is
 from specdeploy.pipeline.subject import read_document
 from specdeploy.pipeline.workspace import workspace
-from specdeploy.report.gate_junit import gate_junit
-from specdeploy.report.gate_markdown import gate_markdown
+from specdeploy.report import gate_junit, gate_markdown
 from specdeploy.report.gate_outcome import unjudged
 from specdeploy.system.clock import SystemClock
 from specdeploy.system.files import append_text, write_atomic
@@ -42,11 +53,14 @@ class GateFiles:
         junit: The verdict as JUnit XML.
 
         step_summary: The page of a job, to which the summary is added.
+
+        config: The configuration in use, which none of them may replace.
     """
 
     markdown: Path | None = None
     junit: Path | None = None
     step_summary: Path | None = None
+    config: Path | None = None
 
     def require_writable(self, loaded: LoadedConfig) -> None:
         """Stop while nothing was judged yet when a file could not be kept, or would take the place of another.
@@ -56,20 +70,20 @@ class GateFiles:
         """
         place = workspace(loaded)
         require_writable(place.gate_json, _REPORTS)
-        taken = {
-            place.smoke_json: "the smoke test's results",
-            place.load_json: "the load test's results",
-            place.records_jsonl: "the load test's records",
-            place.gate_json: "the gate's own results",
-            place.report_html: "the report",
-        }
-        for option, path in ((_MARKDOWN, self.markdown), (_JUNIT, self.junit)):
+        taken = {baseline_path(loaded).resolve(): "the baseline"}
+        if self.config is not None:
+            taken[self.config.resolve()] = "the configuration"
+        for option, path, beginning, kind in (
+            (_MARKDOWN, self.markdown, gate_markdown.BEGINNING, "a summary of the gate"),
+            (_JUNIT, self.junit, gate_junit.BEGINNING, "JUnit XML of the gate"),
+        ):
             if path is None:
                 continue
-            already = taken.setdefault(path.resolve(), option)
+            already = what_is(path.resolve(), place.reports) or taken.setdefault(path.resolve(), option)
             if already != option:
                 raise ConfigError(f"{option}: {path} is the file of {already}", hint="name another file")
             require_writable(path, option)
+            require_ours(path, option, beginning, kind)
         if self.step_summary is not None:
             require_appendable(self.step_summary, STEP_SUMMARY)
 
@@ -83,10 +97,10 @@ class GateFiles:
 
             name: Of the deployment.
         """
-        summary = gate_markdown(gate, load)
+        summary = gate_markdown.gate_markdown(gate, load)
         jobs = (
-            (_MARKDOWN, self.markdown, lambda path: write_atomic(path, summary)),
-            (_JUNIT, self.junit, lambda path: write_atomic(path, gate_junit(gate, name=name))),
+            (_MARKDOWN, self.markdown, lambda path: _replace(path, summary)),
+            (_JUNIT, self.junit, lambda path: _replace(path, gate_junit.gate_junit(gate, name=name))),
             (STEP_SUMMARY, self.step_summary, lambda path: append_text(path, summary)),
         )
         said = (problem(named_by, path, write) for named_by, path, write in jobs if path is not None)
@@ -102,8 +116,9 @@ def judge(
 ) -> dict[str, Any]:
     """Judge the last load test, keep the verdict in every way that was asked for, and return ``gate.json``.
 
-    Where there is nothing to judge the files say so as well: none is left that an earlier run wrote. What the user has
-    to mend, a rule or a damaged document, is no verdict, and leaves them as they are.
+    Where nothing can be judged, for want of a load test, by a damaged document or a server that is not there, the
+    files and ``gate.json`` say so: none is left that an earlier run wrote. A rule or a file's name that the user has
+    to mend is found before anything is read, and leaves them as they are.
 
     Args:
         loaded: The configuration.
@@ -117,17 +132,48 @@ def judge(
         gate: Judges.
 
     Raises:
-        ConfigError: A file cannot be written, a rule or the load document is malformed.
+        ConfigError: A file cannot be written, a rule or a document is malformed.
 
         CannotDecide: Nothing was measured yet.
+
+        EnvironmentFault: More was to be measured, and cannot be.
     """
     files.require_writable(loaded)
+    given = tuple(rules)
+    said: tuple[str, ...] = ()
+    parse_rules(given or rules_for(loaded.config))
     try:
-        document = gate(loaded, rules)
-    except CannotDecide as error:
-        document = unjudged(error.message, created=SystemClock().now_iso())
-        on_document(document, files.write(document, None, name=loaded.config.name))
+        document = gate(loaded, given)
+    except NotKept as error:
+        document, said = error.document, (error.message,)
+    except SpecdeployError as error:
+        _say_unjudged(loaded, files, on_document, error)
         raise
     load = read_document(workspace(loaded).load_json)
-    on_document(document, files.write(document, load, name=loaded.config.name))
+    on_document(document, (*said, *files.write(document, load, name=loaded.config.name)))
     return document
+
+
+def _say_unjudged(
+    loaded: LoadedConfig,
+    files: GateFiles,
+    on_document: Callable[[Mapping[str, Any], tuple[str, ...]], None],
+    why: SpecdeployError,
+) -> None:
+    """Keep and tell that nothing was judged, in every way that was asked for."""
+    document = unjudged(why, created=SystemClock().now_iso())
+    said: tuple[str, ...] = ()
+    try:
+        keep_verdict(workspace(loaded).gate_json, document)
+    except NotKept as error:
+        said = (error.message,)
+    on_document(document, (*said, *files.write(document, None, name=loaded.config.name)))
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file; where that cannot be done, what an earlier run wrote is not left to be taken for it."""
+    try:
+        write_atomic(path, text)
+    except OSError:
+        discard(path)
+        raise

@@ -12,13 +12,14 @@ from specdeploy.gate.verdict import evaluate
 from specdeploy.pipeline import gating, loading
 from specdeploy.pipeline.gate_rules import rules_of
 from specdeploy.pipeline.loading import load
+from specdeploy.pipeline.outputs import keep_verdict
 from specdeploy.pipeline.record_files import reading_records
 from specdeploy.pipeline.smoking import smoke
 from specdeploy.pipeline.subject import deployment, read_document
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.report.html import render
 from specdeploy.system.clock import SystemClock
-from specdeploy.system.files import write_atomic, write_json_atomic
+from specdeploy.system.files import explained, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -49,6 +50,8 @@ def gate(loaded: LoadedConfig, rules: Iterable[str] = ()) -> dict[str, Any]:
         ConfigError: a rule, the load document, or what else the rules ask for is malformed.
 
         CannotDecide: nothing was measured yet.
+
+        NotKept: the verdict cannot be written.
     """
     place = workspace(loaded)
     given = tuple(rules)
@@ -58,7 +61,7 @@ def gate(loaded: LoadedConfig, rules: Iterable[str] = ()) -> dict[str, Any]:
     parsed = rules_of(loaded, load_document, given)
     verdict = gating.judged(loaded, parsed, load_document)
     document = verdict.to_dict(created=SystemClock().now_iso())
-    write_json_atomic(place.gate_json, document)
+    keep_verdict(place.gate_json, document)
     return document
 
 
@@ -67,6 +70,8 @@ def report(loaded: LoadedConfig) -> Path:
 
     Raises:
         CannotDecide: nothing was measured yet.
+
+        ConfigError: a document is damaged, or the report cannot be written.
     """
     place = workspace(loaded)
     documents = {
@@ -83,7 +88,8 @@ def report(loaded: LoadedConfig) -> Path:
         there = place.records_jsonl.is_file()
         records = stack.enter_context(reading_records(place.records_jsonl)) if there else None
         page = _rendered({"deployment": deployment(loaded), **documents, "records": records})
-    write_atomic(place.report_html, page)
+    with explained(place.report_html):
+        write_atomic(place.report_html, page)
     return place.report_html
 
 

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from specdeploy.errors import ConfigError
+from specdeploy.errors import ConfigError, EnvironmentFault
+from specdeploy.system.files import write_json_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+
+class NotKept(EnvironmentFault):
+    """A verdict could not be written where it is kept; it is known all the same, and can be shown.
+
+    Args:
+        message: What happened.
+
+        document: The verdict.
+    """
+
+    def __init__(self, message: str, document: dict[str, Any]) -> None:
+        super().__init__(message, hint="make room, or name another folder as report.path")
+        self.document = document
 
 
 def require_writable(path: Path, named_by: str) -> None:
@@ -39,6 +55,36 @@ def require_writable(path: Path, named_by: str) -> None:
         ) from error
 
 
+def require_ours(path: Path, named_by: str, beginning: str, kind: str) -> None:
+    """Stop when a file is there that is not of the kind that is to take its place: it may be somebody's work.
+
+    Args:
+        path: The file.
+
+        named_by: The option that names it, for the message.
+
+        beginning: How each file of the kind begins.
+
+        kind: What the kind is called, for the message.
+
+    Raises:
+        ConfigError: It is something else, or cannot be read.
+    """
+    wanted = beginning.encode()
+    try:
+        with path.open("rb") as file:
+            found = file.read(len(wanted))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ConfigError(f"{named_by}: {path} cannot be read: {error.strerror}", hint="name another file") from error
+    if found and found != wanted:
+        raise ConfigError(
+            f"{named_by}: {path} is there already, and is not {kind}",
+            hint="name another file, or move this one away",
+        )
+
+
 def require_appendable(path: Path, named_by: str) -> None:
     """Stop when nothing can be added to a file, which is made when it is not there.
 
@@ -58,6 +104,30 @@ def require_appendable(path: Path, named_by: str) -> None:
             f"{named_by}: {path} cannot be written: {error.strerror}",
             hint=f"unset {named_by}, or set it to a file that we may write to; nothing was done yet",
         ) from error
+
+
+def keep_verdict(path: Path, document: dict[str, Any]) -> None:
+    """Write the document of a verdict, or leave none: not that of an earlier run either.
+
+    Args:
+        path: The file, in the report folder.
+
+        document: The verdict.
+
+    Raises:
+        NotKept: It cannot be written.
+    """
+    said = problem("report.path", path, lambda file: write_json_atomic(file, document))
+    if said:
+        discard(path)
+        raise NotKept(said, document)
+
+
+def discard(path: Path) -> None:
+    """Remove a file that an earlier run wrote, so that it is not taken for what this one could not write."""
+    with contextlib.suppress(OSError):
+        if path.is_file():
+            path.unlink()
 
 
 def problem(named_by: str, path: Path, write: Callable[[Path], None]) -> str:

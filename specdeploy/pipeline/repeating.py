@@ -17,12 +17,11 @@ from specdeploy.gate.repeats import beyond_help, least_pairs, more_pairs
 from specdeploy.gate.rules import parse_rules
 from specdeploy.pipeline import gating, loading
 from specdeploy.pipeline.gate_rules import rules_of
-from specdeploy.pipeline.outputs import require_writable
+from specdeploy.pipeline.outputs import keep_verdict, require_writable
 from specdeploy.pipeline.record_files import reading_records
 from specdeploy.pipeline.subject import read_document
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.system.clock import SystemClock
-from specdeploy.system.files import write_json_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -169,6 +168,8 @@ def gate_until(
 
     Raises:
         ConfigError: A rule, the load, or a document is malformed.
+
+        NotKept: A verdict cannot be written.
     """
     clock = clock or SystemClock()
     began_s = clock.monotonic()
@@ -225,7 +226,7 @@ def _kept(loaded: LoadedConfig, verdict: Verdict, looks: Iterable[Look], budget_
         "ended": ended,
         "looks": entries,
     }
-    write_json_atomic(workspace(loaded).gate_json, document)
+    keep_verdict(workspace(loaded).gate_json, document)
     return document
 
 

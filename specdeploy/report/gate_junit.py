@@ -3,7 +3,8 @@
 CI servers are red for a ``failure`` and for an ``error``, and green for ``skipped``. So a rule that failed is a
 failure; one that could not be decided, was not measured or cannot be compared is an error, JUnit's word for a test that
 could not be carried out; and an advisory rule that did not pass is skipped, since it decides nothing. Where the gate
-did not pass and no rule says so, one more case does, ``verdict``. The file is red exactly when the exit code is not 0.
+did not pass and no rule says so, one more case does, ``verdict``. So the file is red exactly when the gate's own exit
+code is not 0; a pass that could not be kept or shown elsewhere ends the command with 4 beside a file that is green.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.report import gate_outcome
-from specdeploy.report.junit import Case, junit_xml
+from specdeploy.report.junit import DECLARATION, Case, junit_xml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _SUITE: Final = "specdeploy.gate"
 _VERDICT: Final = "verdict"
+#: How every file begins.
+BEGINNING: Final = f'{DECLARATION}\n<testsuites name="{_SUITE}"'
 _STATUS: Final[dict[Standing, Status]] = {
     "passed": "passed",
     "failed": "failure",
@@ -40,7 +43,8 @@ def gate_junit(gate: Mapping[str, Any], *, name: str = "") -> str:
     cases = [_case(rule) for rule in gate.get("rules", ())]
     said = gate_outcome.complaint(gate)
     if said:
-        cases.append(Case(name=_VERDICT, status="error", message=said, kind=str(gate.get("status")), text=said))
+        text = "\n".join(filter(None, (said, gate_outcome.cure(gate))))
+        cases.append(Case(name=_VERDICT, status="error", message=said, kind=str(gate.get("status")), text=text))
     facts = {"exit_code": gate.get("exit_code"), "status": gate.get("status")}
     return junit_xml(_SUITE, cases, name=name, created=str(gate.get("created") or ""), properties=facts)
 

@@ -22,6 +22,8 @@ _RULES: Final = ("Verdict", "Rule", "Measured", "Limit", "Load", "Why")
 _LOADS: Final = ("Load", "Speculation against control", "Acceptance rate", "Tokens a step", "Accepted / drafted")
 _TITLES: Final = {EXIT_OK: "passed", 1: "failed"}
 _LATENCY: Final = "request_latency_ratio"
+#: How every summary begins.
+BEGINNING: Final = "## Gate "
 #: What a fingerprint says of a field that a run has not.
 _ABSENT: Final = "-"
 
@@ -39,7 +41,7 @@ def gate_markdown(gate: Mapping[str, Any], load: Mapping[str, Any] | None) -> st
 
 
 def _verdict(gate: Mapping[str, Any], load: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## Gate {_TITLES.get(gate.get('exit_code', -1), 'could not decide')}"
+    yield f"{BEGINNING}{_TITLES.get(gate.get('exit_code', -1), 'could not decide')}"
     rules = _list(gate.get("rules"))
     count = sum(gate_outcome.standing(rule) == "passed" for rule in rules)
     passed = f"{count} of {len(rules)} rules passed" if rules else "no rule was judged"
@@ -49,6 +51,8 @@ def _verdict(gate: Mapping[str, Any], load: Mapping[str, Any]) -> Iterator[str]:
     said = gate_outcome.complaint(gate)
     if said:
         yield f"**{escape(said)}**"
+        if hint := gate_outcome.cure(gate):
+            yield escape(hint)
 
 
 def _name(load: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from specdeploy.errors import EXIT_CANNOT_DECIDE, EXIT_OK
+from specdeploy.errors import EXIT_CANNOT_DECIDE, EXIT_OK, SpecdeployError
 from specdeploy.findings import Finding
 from specdeploy.report.exports.readings import finite, load_label
 from specdeploy.report.numbers import amount
@@ -23,13 +23,15 @@ Standing: TypeAlias = Literal["passed", "failed", "open", "advice"]
 
 _SEVERITY: Final[dict[Standing, Severity]] = {"failed": "error", "open": "warning"}
 NOTHING_MEASURED: Final = "not_measured"
+#: Of a gate that could not judge at all: a damaged document, a server that is not there.
+ERROR: Final = "error"
 
 
-def unjudged(message: str, *, created: str) -> dict[str, Any]:
-    """Return the document of a gate that found nothing to judge, so that nobody takes an earlier verdict for its own.
+def unjudged(why: SpecdeployError, *, created: str) -> dict[str, Any]:
+    """Return the document of a gate that judged nothing, so that nobody takes an earlier verdict for its own.
 
     Args:
-        message: Why.
+        why: Ends with it.
 
         created: When, in ISO 8601.
     """
@@ -37,10 +39,11 @@ def unjudged(message: str, *, created: str) -> dict[str, Any]:
         "schema_version": "1.0",
         "kind": "gate",
         "created": created,
-        "status": NOTHING_MEASURED,
-        "exit_code": EXIT_CANNOT_DECIDE,
+        "status": NOTHING_MEASURED if why.exit_code == EXIT_CANNOT_DECIDE else ERROR,
+        "exit_code": why.exit_code,
         "rules": [],
-        "reason": message,
+        "reason": why.message,
+        "hint": why.hint,
     }
 
 
@@ -82,6 +85,11 @@ def complaint(gate: Mapping[str, Any]) -> str:
     return str(gate.get("reason") or f"the gate ended with exit code {gate.get('exit_code')}, and no rule says why")
 
 
+def cure(gate: Mapping[str, Any]) -> str:
+    """Return what to do where nothing was judged; empty when there is nothing to say."""
+    return str(gate.get("hint") or "")
+
+
 def findings(gate: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield what a reader of the pipeline has to know: errors are failures, warnings what is not known, or advice."""
     for rule in gate.get("rules", ()):
@@ -97,4 +105,6 @@ def findings(gate: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(severity=severity, code=f"gate.{status.replace('_', '-')}", message=message)
     said = complaint(gate)
     if said:
-        yield Finding(severity="error", code=f"gate.{str(gate.get('status')).replace('_', '-')}", message=said)
+        yield Finding(
+            severity="error", code=f"gate.{str(gate.get('status')).replace('_', '-')}", message=said, hint=cure(gate)
+        )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Status: TypeAlias = Literal["passed", "failure", "error", "skipped"]
 
+DECLARATION: Final = '<?xml version="1.0" encoding="UTF-8"?>'
 # What XML 1.0 cannot hold, not even escaped. Source: the production Char of its section 2.2.
 _NOT_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -84,7 +85,7 @@ def junit_xml(
     _add_properties(element, properties or {})
     element.extend(elements)
     ET.indent(root)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+    return f"{DECLARATION}\n{ET.tostring(root, encoding='unicode')}\n"
 
 
 def clean(text: str) -> str:

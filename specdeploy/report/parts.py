@@ -23,6 +23,7 @@ STATUS: Final = {
     "not_measured": ("Not measured", "open"),
     "not_comparable": ("Not comparable", "open"),
     "skip": ("Skipped", "open"),
+    "error": ("Error", "open"),
 }
 
 

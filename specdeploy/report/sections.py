@@ -47,6 +47,8 @@ def gate_section(gate: Mapping[str, Any] | None) -> Markup:
     """Show what became of every rule."""
     if gate is None:
         return parts.section("Gate", tag("p", "No gate was run on these measurements.", class_="soft"))
+    if not gate["rules"]:
+        return parts.section("Gate", parts.notes([parts.note("error", gate.get("reason", ""), gate.get("hint", ""))]))
     rows = [
         tag(
             "tr",

@@ -49,6 +49,7 @@ STATUS: Final = {
     "undecided": "UNDECIDED",
     "not_measured": "NOT MEASURED",
     "not_comparable": "NOT COMPARABLE",
+    "error": "ERROR",
 }
 _ADVISORY: Final = " (advisory)"
 # Statuses whose reason is told in full below the table; in it, a reason has one line of this many characters.

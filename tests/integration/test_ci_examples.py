@@ -198,6 +198,39 @@ def test_the_commands_of_a_workflow_work_in_their_order(tmp_path: Path) -> None:
     assert {"load.json", "gate.json", "gate.xml", "gate.md", "smoke.xml", "report.html"} <= kept
 
 
+def carried_out(script: str, folder: Path, code: int, **env: str) -> tuple[int, str]:
+    """Run a script as a runner does, with a gate that ends with *code*; return its exit code and what was called."""
+    program, calls = folder / "specdeploy", folder / "calls"
+    program.write_text(f'#!/bin/sh\necho "$*" >> "{calls}"\n[ "$1 $2" = "gate baseline" ] || exit {code}\n')
+    program.chmod(0o755)
+    environment = {"PATH": f"{folder}:/usr/bin:/bin", "GITHUB_OUTPUT": str(folder / "output"), **env}
+    words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+    done = subprocess.run(words, env=environment, cwd=folder, timeout=20, check=False)
+    return done.returncode, calls.read_text()
+
+
+@pytest.mark.parametrize(("code", "joins"), [(0, True), (1, False), (2, False), (3, True), (4, False)])
+def test_a_baseline_begins_on_the_base_branch(tmp_path: Path, code: int, joins: bool) -> None:
+    """A run that could not be decided joins it, or relative rules never could be; one that failed does not."""
+    lines = yaml.safe_load(GITLAB.read_text())["specdeploy-gpu"]["script"]
+    script = "\n".join(lines[next(at for at, line in enumerate(lines) if "specdeploy gate" in line) :])
+    (workflow,) = (yaml.safe_load(path.read_text()) for path in GITHUB if "gpu" in path.name)
+    steps = {step["id"]: step for step in workflow["jobs"]["performance"]["steps"] if "id" in step}
+    base = carried_out(script, tmp_path, code, CI_COMMIT_BRANCH="main", CI_DEFAULT_BRANCH="main", CI_COMMIT_SHA="1a2b")
+    change = carried_out(script, tmp_path, code, CI_COMMIT_BRANCH="", CI_DEFAULT_BRANCH="main", CI_COMMIT_SHA="1a2b")
+    step = carried_out(steps["gate"]["run"], tmp_path, code)
+
+    assert base[0] == (0 if joins else code)
+    assert ("gate baseline update --label 1a2b" in base[1]) == joins
+    assert change[0] == step[0] == code
+    assert step[1].count("baseline") == joins
+    assert (tmp_path / "output").read_text() == f"code={code}\n"
+    condition = steps["baseline"]["if"]
+    assert (f'"{code}"' in condition) == joins
+    assert "github.event_name == 'push'" in condition
+    assert "success()" not in condition
+
+
 def test_every_command_of_the_page_exists() -> None:
     """Also those of the README's section."""
     lines = [

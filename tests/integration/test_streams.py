@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from specdeploy.cli import _render
+from specdeploy.cli import run as run_command
+from specdeploy.cli._events import LoadLines
 from specdeploy.cli._streams import say
 from tests.deployments import ROOT
 
@@ -37,6 +39,26 @@ def test_a_full_disk_below_standard_output_is_said(command: tuple[str, ...]) -> 
     assert done.returncode == 4
     assert "the outcome cannot be written to standard output: No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_standard_output_that_is_closed_is_said(command: tuple[str, ...]) -> None:
+    """Exit code 4, also where the process was started without one."""
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "specdeploy", *command]
+    done = subprocess.run(shell, cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
+
+    assert done.returncode == 4
+    assert "the outcome cannot be written to standard output: it is closed" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_an_error_is_the_one_that_it_was(monkeypatch: pytest.MonkeyPatch, closed: str) -> None:
+    """Also where nobody can be told, as people or as a document."""
+    monkeypatch.setattr(sys, closed, None)
+
+    assert run_command(["check", "--config", "nothing.yaml", "--json"]) == 2
+    LoadLines().close()
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -185,6 +185,15 @@ def test_a_baseline_that_is_a_folder_is_an_error() -> None:
     assert run_command(["gate", "baseline", "update", "--reset"]) == 2
 
 
+@pytest.mark.parametrize("label", ["=1+1", "+1", "-1", "@SUM(A1)"])
+def test_a_label_is_no_formula(label: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A spreadsheet that opens the history would carry it out."""
+    assert run_command(["gate", "baseline", "update", "--label", label]) == 2
+    assert f"the label {label!r} would be a formula" in capsys.readouterr().err
+    assert not Path("gate-baseline.json").exists()
+    assert run_command(["gate", "baseline", "update", "--label", "v1+2@3-4"]) == 0
+
+
 def test_options_before_a_subcommand_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """They would be ignored."""
     assert run_command(["gate", "--rule", "error_rate <= 0", "baseline", "show"]) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from specdeploy.bench.schedule import LoadSettings
 from specdeploy.cli import run as run_command
 from specdeploy.config.load import load_config
 from specdeploy.errors import ConfigError
+from specdeploy.pipeline import outputs
+from specdeploy.pipeline.outputs import NotKept
 from specdeploy.pipeline.repeating import gate_until
 from tests.unit.bench.fakes import FakeClock
 from tests.unit.bench.simulated import CONTEXT, Simulator
@@ -153,6 +156,19 @@ def test_pairs_with_the_control_are_measured_on(clock: FakeClock) -> None:
     assert told[0].status == "undecided"
     assert document["status"] in {"pass", "fail"}
     assert document["rules"][0]["numbers"]["independent"] == sum(measured.parts)
+
+
+def test_a_verdict_that_cannot_be_kept_is_told_all_the_same(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the error, which has the document with its looks."""
+
+    def full(path: Path, value: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(outputs, "write_json_atomic", full)
+    with pytest.raises(NotKept, match=r"gate\.json cannot be written: No space left") as raised:
+        repeat(Measured(clock, pairs=2), "error_rate <= 0")
+
+    assert (raised.value.document["status"], raised.value.document["repeats"]["ended"]) == ("pass", "decided")
 
 
 def test_a_rule_that_cannot_be_read_is_refused_before_anything_is_measured(clock: FakeClock) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from specdeploy.cli import _render
+from specdeploy.errors import CannotDecide, ConfigError
 from specdeploy.report import gate_outcome
 from specdeploy.report.gate_junit import gate_junit
 from specdeploy.report.gate_markdown import gate_markdown
@@ -258,14 +259,18 @@ def test_it_is_red_exactly_when_the_exit_code_is_not_0(rules: list[tuple[str, bo
 
 def test_a_gate_that_no_rule_explains_is_not_green() -> None:
     """A case of its own says why, in JUnit, Markdown and as an annotation."""
-    document = gate_outcome.unjudged("there is no load.json", created="2026-01-31T10:20:30+00:00")
+    why = CannotDecide("there is no load.json", hint="run it")
+    document = gate_outcome.unjudged(why, created="2026-01-31T10:20:30+00:00")
     (error,) = suite_of(gate_junit(document)).iter("error")
     (finding,) = gate_outcome.findings(document)
 
     assert (error.get("type"), error.get("message")) == ("not_measured", "there is no load.json")
     assert (finding.severity, finding.code, finding.message) == ("error", "gate.not-measured", "there is no load.json")
     text = gate_markdown(document, None)
-    assert text.startswith("## Gate could not decide\n\nno rule was judged, exit code 3.\n\n**there is no load.json**")
+    assert text.startswith(
+        "## Gate could not decide\n\nno rule was judged, exit code 3.\n\n**there is no load.json**\n\nrun it\n"
+    )
+    assert (error.text, finding.hint) == ("there is no load.json\nrun it", "run it")
 
 
 @hypothesis.given(st.text())
@@ -331,6 +336,6 @@ def test_the_table_knows_what_is_advice_and_what_cannot_be_compared() -> None:
 
 def test_documents_of_a_gate_are_plain_json() -> None:
     """What says that nothing was judged can be kept like any other."""
-    document = gate_outcome.unjudged("why", created="now")
+    document = gate_outcome.unjudged(ConfigError("why"), created="now")
 
     assert json.loads(json.dumps(document)) == document
