@@ -66,9 +66,10 @@ def _against_baseline(rule: Rule, value: float, document: LoadDocument, baseline
     ]
     if other:
         return _verdict(rule, "not_comparable", value, None, f"was not measured alike: {differing_words(other)}")
-    runs = baseline.values(rule, None)
+    runs = baseline.without_run_of(document.created).values(rule, None)
     if not runs:
-        return _verdict(rule, "not_measured", value, None, f"is not in the baseline; {_UPDATE} adds it")
+        words = f"is in no other run of the baseline; {_UPDATE} adds the run that it is to be compared with"
+        return _verdict(rule, "not_measured", value, None, words)
     return _compared(rule, value, statistics.median(runs), len(runs))
 
 

@@ -110,7 +110,8 @@ def _with_baseline(rule: Rule, document: LoadDocument, evidence: Evidence, point
     value, early = _value(rule, document, point), None
     where = place_of(rule, point)
     baseline, needed = evidence.baseline, evidence.baseline_runs
-    runs = () if baseline is None else baseline.values(rule, point)
+    # Also of a run that is in the baseline by now: what failed does not become its own reference.
+    runs = () if baseline is None else baseline.without_day_of(document.created).values(rule, point)
     if value is None:
         early = not_measured(rule, document, point)
     elif baseline is None:
@@ -118,9 +119,10 @@ def _with_baseline(rule: Rule, document: LoadDocument, evidence: Evidence, point
     elif other := differences(fingerprint_of(document.data), baseline.fingerprint):
         early = _early(rule, point, "not_comparable", f"Not measured alike: {differing_words(other)}.")
     elif not runs:
-        early = _early(rule, point, "not_measured", f"{where} is not in the baseline.")
+        early = _early(rule, point, "not_measured", f"{where} is not in the baseline's runs of other days.")
     elif len(runs) < needed:
-        reason = f"{where} has baseline runs of {len(runs)} day(s), and {needed} are needed; {_UPDATE} adds one."
+        adds = f"{_UPDATE} adds one that was measured on another day"
+        reason = f"{where} has baseline runs of {len(runs)} other day(s), and {needed} are needed; {adds}."
         early = _early(rule, point, "undecided", reason)
     if value is None or early is not None:
         kept = early and dataclasses.replace(early, value=value)

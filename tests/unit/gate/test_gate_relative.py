@@ -114,9 +114,24 @@ def test_a_baseline_needs_runs_of_several_days() -> None:
 
     few = judge(rule, run(9), baseline=baseline((1.0, 1.02, 0.99, 1.01)))
     assert (few.status, few.rules[0].value is None) == ("undecided", False)
-    assert "4 day(s), and 5 are needed" in few.rules[0].reason
+    assert "4 other day(s), and 5 are needed" in few.rules[0].reason
     assert judge(rule, run(9), baseline=baseline((1.0, 1.02, 0.99, 1.01)), baseline_runs=4).status == "pass"
     assert judge(rule, run(9), baseline=same_day).status == "undecided"
+
+
+def test_a_run_is_no_reference_for_itself() -> None:
+    """What failed fails as well once it was added to the baseline, with whatever else was measured on its day."""
+    failed = run(5, request_latency=1.2)
+    followed = with_run(BASELINE, LoadDocument(run(4.9, request_latency=1.3)))
+    followed = with_run(followed, LoadDocument(failed))
+
+    before, after = (judge("request_latency: 5%", failed, baseline=found) for found in (BASELINE, followed))
+    assert (before.status, after.status) == ("fail", "fail")
+    assert before.rules == after.rules
+    short = judge("request_latency: 5%", run(4.1))
+    assert (short.status, short.rules[0].numbers) == ("undecided", {})
+    assert "4 other day(s)" in short.rules[0].reason
+    assert "adds one that was measured on another day" in short.rules[0].reason
 
 
 def test_without_a_baseline_nothing_was_measured_to_compare_with() -> None:
