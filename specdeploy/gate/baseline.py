@@ -361,6 +361,8 @@ class _Reader:
         if not isinstance(version, str) or version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
             self._refuse(f"has schema {version!r}; this gate reads {SCHEMA_VERSION.partition('.')[0]}.x")
         fingerprint = self._object(data.get("fingerprint"), "fingerprint")
+        if not fingerprint:
+            self._refuse("has an empty fingerprint, which agrees with every run")
         for field, value in fingerprint.items():
             if not isinstance(value, str):
                 self._refuse(f"has {value!r} for {field} in its fingerprint, which is not text")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from specdeploy.bench.paired import CONFIDENCE, paired_ratio
 from specdeploy.gate.claims import is_claimed, is_refuted, more_needed
 from specdeploy.gate.document import Interval
-from specdeploy.gate.fingerprint import differences, fingerprint_of
+from specdeploy.gate.fingerprint import ABSENT, ENGINE, answers_of, differences
 from specdeploy.gate.lossless import losslessness
 from specdeploy.gate.outcome import RuleVerdict, amount, distrusted, place_of, worst_of
 from specdeploy.gate.requests import claimed_share, count_requests, is_claim
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Each of the two bounds in ``load.json`` is wrong with half of 5 % at most.
 _STORED_CONFIDENCE: Final = 0.975
+#: Fields that differ, of which a sentence names no more.
+MOST_SHOWN: Final = 6
 #: What the speed-up is the ratio of.
 _THROUGHPUT: Final = "output_token_throughput"
 _OF_ERRORS: Final = ("error_rate", "error_request_count", "request_count")
@@ -187,17 +189,18 @@ def _judge_lossless(rule: Rule, document: LoadDocument, evidence: Evidence) -> R
         "ties": found.ties,
         "unjudged": found.unjudged,
     }
-    if other := _other_engines(document, evidence.smoke):
-        reason = f"The smoke test was of another deployment than the load test: {other}."
-        return _verdict(rule, None, "not_comparable", None, reason, numbers)
+    if evidence.smoke is not None and (other := _other_deployment(document.data, evidence.smoke)):
+        return _verdict(rule, None, "not_comparable", None, other, numbers)
     if count is None:
-        need = "run `specdeploy smoke`" if rule.stat == "divergences" else "run `specdeploy smoke`, or a greedy load"
+        need = "run `specdeploy smoke` (--quick judges none)" if rule.stat == "divergences" else "run `specdeploy smoke` (--quick judges none), or a greedy load"
         reason = f"{rule.selector} was not measured: no answers were judged; {need}."
         return _verdict(rule, None, "not_measured", None, reason, numbers)
     holds, words = rule.holds(count), _lossless_words(rule, found)
     status: Status = "pass" if holds else "fail"
-    if holds and rule.stat == "divergences" and found.unsure:
-        status, words = "undecided", f"{words}, but not all was decided ({', '.join(found.unsure)})"
+    # What failed otherwise counts as a divergence, and says nothing of ties.
+    unsure = found.unsure if rule.stat == "divergences" else (*found.unsure, *found.failed)
+    if holds and unsure:
+        status, words = "undecided", f"{words}, but not all was decided ({', '.join(unsure)})"
     return _verdict(rule, None, status, float(count), f"{rule.selector} is {_compared(rule, count)}: {words}.", numbers)
 
 
@@ -209,16 +212,18 @@ def _lossless_words(rule: Rule, found: Losslessness) -> str:
     return f"{smoke}; {load}" if found.compared else smoke
 
 
-def _other_engines(document: LoadDocument, smoke: Mapping[str, Any] | None) -> str:
-    """Say which engines differ between the two tests; empty where none do, or one of them does not tell."""
-    there = (smoke or {}).get("deployment")
-    if not isinstance(there, dict):
+def _other_deployment(load: Mapping[str, Any], smoke: Mapping[str, Any]) -> str:
+    """Say why the two tests cannot be told to be of one deployment; empty where they can."""
+    here, there = answers_of(load), answers_of(smoke)
+    for name, fields in (("smoke", there), ("load", here)):
+        if not any(field.startswith(ENGINE) and value != ABSENT for field, value in fields.items()):
+            cure = "build and `specdeploy repo` with this version, then run `specdeploy smoke` and `specdeploy load`"
+            return f"The {name} test does not tell which engines it was of: {cure}."
+    other = [f"{field} is {one!r} there and {two!r} here" for field, two, one in differences(here, there)]
+    if not other:
         return ""
-    both = [fingerprint_of(data) for data in (document.data, {"deployment": there})]
-    here, other = ({key: value for key, value in one.items() if key.startswith("engine.")} for one in both)
-    if not here or not other:
-        return ""
-    return "; ".join(f"{field} is {one!r} there and {two!r} here" for field, two, one in differences(here, other))
+    words = f"The smoke test was of another deployment than the load test: {'; '.join(other[:MOST_SHOWN])}"
+    return f"{words}; run both again."
 
 
 def _compared(rule: Rule, value: float) -> str:

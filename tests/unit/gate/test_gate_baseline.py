@@ -164,6 +164,7 @@ def test_a_label_is_one_line() -> None:
         changed(schema_version="2.0"),
         changed(schema_version=1.0),
         changed(fingerprint=None),
+        changed(fingerprint={}),
         changed(fingerprint={"driver": 550}),
         changed(runs=None),
         changed(runs=[]),
@@ -287,6 +288,7 @@ DEPLOYED = {
         ("environment", "python", "3.12.1", "machine.python"),
         ("deployment", "profile", "llmapi", "profile"),
         ("deployment", "release", "1.3.0", "release"),
+        ("deployment", "protocol", "http", "protocol"),
         ("deployment", "image", "registry/triton@sha256:def", "image"),
         ("deployment", "engines", {"target": {"key": "c" * 64}, "draft": {"key": "b" * 64}}, "engine.target"),
         (
@@ -319,7 +321,7 @@ def test_the_fingerprint_that_a_run_kept_counts() -> None:
     assert verdict.to_dict(created="now")["fingerprint"] == kept
 
 
-@pytest.mark.parametrize("junk", [7, "text", ["gpus"], {"gpus": 8}, {"gpus": None}])
+@pytest.mark.parametrize("junk", [7, 0, "text", "", False, ["gpus"], [], {}, {"gpus": 8}, {"gpus": None}])
 def test_a_fingerprint_that_is_none_is_an_error(junk) -> None:
     """And never one that agrees with all."""
     with pytest.raises(ConfigError, match="fingerprint"):
