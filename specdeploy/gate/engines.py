@@ -74,13 +74,14 @@ def _against_baseline(rule: Rule, value: float, document: LoadDocument, baseline
 
 
 def _compared(rule: Rule, value: float, reference: float, independent: int) -> RuleVerdict:
-    limit = reference * (1 + rule.allowed)
+    limit = rule.limit_from(reference)
     worse = value / reference - 1 if reference else math.inf
     floored = 0 < value - reference <= rule.floor
     status: Status = "pass" if value <= limit or floored else "fail"
     allowed = f"the {rule.allowed * 100:.4g} % that are allowed"
-    why = f"{'within' if value <= limit else 'more than'} {allowed}"
-    if floored:
+    within = value <= reference * (1 + rule.allowed)
+    why = f"{'within' if within else 'more than'} {allowed}"
+    if floored and not within:
         why = f"no more than the floor of {amount(rule.floor, rule.unit)}"
     words = f"is {amount(value, rule.unit)}, and {amount(reference, rule.unit)} in the baseline: {_share(worse)}, {why}"
     told = {"reference": reference, "independent": independent, "worse": worse if math.isfinite(worse) else None}

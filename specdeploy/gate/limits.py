@@ -192,7 +192,8 @@ def _judge_lossless(rule: Rule, document: LoadDocument, evidence: Evidence) -> R
     if evidence.smoke is not None and (other := _other_deployment(document.data, evidence.smoke)):
         return _verdict(rule, None, "not_comparable", None, other, numbers)
     if count is None:
-        need = "run `specdeploy smoke` (--quick judges none)" if rule.stat == "divergences" else "run `specdeploy smoke` (--quick judges none), or a greedy load"
+        load = "" if rule.stat == "divergences" else ", or a greedy load"
+        need = f"run `specdeploy smoke` (--quick judges none){load}"
         reason = f"{rule.selector} was not measured: no answers were judged; {need}."
         return _verdict(rule, None, "not_measured", None, reason, numbers)
     holds, words = rule.holds(count), _lossless_words(rule, found)

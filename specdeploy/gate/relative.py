@@ -157,12 +157,11 @@ def _weighed(one: _Comparison, p: float, confidence: float) -> RuleVerdict:
     floored = rule.floor > 0 and worse_by <= rule.floor
     status: Status = "pass" if floored else _STATUS[decision]
     why = f"no more than the floor of {amount(rule.floor, rule.unit)}" if floored else _why(decision, one, p)
-    limit = one.reference * (1 - rule.allowed if rule.wants_more else 1 + rule.allowed)
     return RuleVerdict(
         rule=rule,
         status=status,
         value=one.value,
-        limit=limit,
+        limit=rule.limit_from(one.reference),
         point=one.point,
         reason=f"{place_of(rule, one.point)} is {_against(one)}: {_share(change.worse)}, {why}.",
         numbers={**_numbers(one, change, p), "confidence": confidence},

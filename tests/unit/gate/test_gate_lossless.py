@@ -162,6 +162,7 @@ def test_a_result_that_cannot_be_trusted_is_an_error(result) -> None:
         {"compared": 1, "identical": 2},
         {"compared": 1, "identical": -1},
         {"compared": True, "identical": 1},
+        {"compared": 10**400, "identical": 10**400},
     ],
 )
 def test_outputs_that_cannot_be_trusted_are_an_error(outputs) -> None:

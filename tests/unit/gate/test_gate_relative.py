@@ -9,6 +9,7 @@ import json
 import pytest
 
 from specdeploy.bench.load_report import build_load_report
+from specdeploy.bench.paired import paired_ratio
 from specdeploy.bench.schedule import LoadSettings
 from specdeploy.errors import ConfigError
 from specdeploy.gate.baseline import with_run
@@ -104,7 +105,9 @@ def test_a_difference_below_the_floor_is_no_regression() -> None:
     load = run(9, request_latency=1.2)
     worse_ms = 0.2 * LOAD["arms"][1]["metrics"]["request_latency"]["avg"]
 
-    assert judge(f"request_latency@1: 5% floor {worse_ms * 1.1}ms", load).status == "pass"
+    kept = judge(f"request_latency@1: 5% floor {worse_ms * 1.1}ms", load)
+    assert kept.status == "pass"
+    assert kept.rules[0].value <= kept.rules[0].limit
     assert judge(f"request_latency@1: 5% floor {worse_ms * 0.8}ms", load).status == "fail"
 
 
@@ -193,7 +196,7 @@ def paired(ratios, key="speedup"):
     """A document whose pairs have these ratios at concurrency 1."""
     load = copy.deepcopy(LOAD)
     place = load["speedup"]["1"] if key == "speedup" else load["speedup"]["1"][key]
-    place["ratios"], place["pairs"] = list(ratios), len(ratios)
+    place |= paired_ratio(ratios, [number % 2 == 0 for number in range(len(ratios))]).to_dict()
     return load
 
 
@@ -266,19 +269,30 @@ def test_a_run_that_tells_no_categories_apart_says_so() -> None:
 def test_a_speedup_is_compared_with_that_of_the_baseline() -> None:
     """It belongs to both arms."""
     worse = run(9)
-    worse["speedup"]["1"]["avg"] *= 0.8
+    found = worse["speedup"]["1"]
+    found |= paired_ratio([0.8 * ratio for ratio in found["ratios"]], found["control_first"]).to_dict()
 
     assert judge("speedup@1: 5%", run(9)).status == "pass"
     assert judge("speedup@1: 5%", worse).status == "fail"
 
 
 @pytest.mark.parametrize(
-    "ratios", [[0.0, 1.0, 1.0, 1.0, 1.0], [float("nan")] * 5, ["1"] * 5, "11111", [float("inf")] * 5]
+    "ratios",
+    [
+        [1.0] * 5,
+        [1e-300, 1e300] * 2,
+        [0.0, 1.0, 1.0, 1.0, 1.0],
+        [float("nan")] * 5,
+        ["1"] * 5,
+        "11111",
+        [float("inf")] * 5,
+    ],
 )
 def test_ratios_that_cannot_be_trusted_are_an_error(ratios) -> None:
-    """No speed is the multiple of nothing."""
+    """No speed is the multiple of nothing, and the interval beside them is theirs."""
     load = copy.deepcopy(LOAD)
-    load["speedup"]["1"]["ratios"] = ratios
+    load["speedup"]["1"] |= {"ratios": ratios, "control_first": []}
 
-    with pytest.raises(ConfigError):
-        judge("output_token_throughput@1: 5% of control", load)
+    for rule in ("output_token_throughput@1: 5% of control", "speedup@1 >= 1"):
+        with pytest.raises(ConfigError):
+            judge(rule, load)

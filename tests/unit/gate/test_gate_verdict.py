@@ -279,6 +279,9 @@ def test_no_rules_are_an_error() -> None:
         document(arms=[{"arm": "speculation", "concurrency": None, "rate": 0, "metrics": {}}]),
         document(arms=[{"arm": "speculation", "concurrency": None, "rate": "5", "metrics": {}}]),
         document(arms=[{"arm": "speculation", "concurrency": 1, "rate": 5.0, "metrics": {}}]),
+        document(arms=[{"arm": "speculation", "concurrency": 1, "metrics": latency(avg=200.0)}] * 2),
+        document(arms=[{"arm": "speculation", "concurrency": 10**400, "metrics": {}}]),
+        document(planned=(10**400,)),
         document(plan={}),
         document(plan={"shape": "poisson", "concurrency": []}),
         document(plan={"shape": ["closed"], "concurrency": []}),
@@ -314,10 +317,17 @@ def test_a_document_that_cannot_be_trusted_is_an_error(broken: dict) -> None:
         {"1": {"avg": 1.5, "ci_low": -1, "ci_high": 1.6, "pairs": 5}},
         {"1": {"avg": 1.5, "ci_low": 1.4, "ci_high": 1.6}},
         {"1": {"ci_low": 1.4, "ci_high": 1.6, "pairs": 5}},
+        {"1": {**interval(140, 160, avg=150)["1"], "unit": "%"}},
+        {"1": {**interval(1.4, 1.6)["1"], "unit": None}},
+        {"1": {**interval(1.4, 1.6)["1"], "confidence": 0.01}},
+        {"1": {**interval(1.4, 1.6)["1"], "confidence": None}},
+        interval(1.4, 1.6, avg=1.7),
+        interval(1.4, 1.6, avg=1.3),
+        interval(1.4, 1.6, pairs=10**400),
     ],
 )
 def test_an_interval_that_cannot_be_trusted_is_an_error(speedup: dict) -> None:
-    """Bounds out of order, half an interval, no count of pairs."""
+    """Bounds out of order, half an interval, no count of pairs, another unit or confidence, a mean beside it."""
     with pytest.raises(ConfigError):
         judge("speedup >= 1", document(speedup=speedup))
 
