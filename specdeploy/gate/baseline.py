@@ -35,6 +35,8 @@ SCHEMA_VERSION: Final = "1.0"
 MOST_RUNS: Final = 20
 #: A larger text is no baseline; nobody could review it.
 MOST_CHARACTERS: Final = 8_000_000
+#: How runs that were not measured alike are made comparable.
+ALIKE: Final = "measure as the baseline was, or begin another with `specdeploy gate baseline update --reset`"
 _DIGITS: Final = 6
 #: By how much the clock of the machine that measured may be ahead.
 _CLOCKS_DIFFER: Final = dt.timedelta(days=1)
@@ -228,7 +230,7 @@ def _run_of(created: str) -> Run:
     return Run(created=_moment(created, "the load report"))
 
 
-def differing_words(fields: Sequence[tuple[str, str, str]], most: int = 3) -> str:
+def differing_words(fields: Sequence[tuple[str, str, str]], most: int = 6) -> str:
     """Say which fields of the fingerprint differ, with both values."""
     words = [f"{field} is {here!r} here and {there!r} in the baseline" for field, here, there in fields[:most]]
     more = f", and {len(fields) - most} more differ" if len(fields) > most else ""

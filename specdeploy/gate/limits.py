@@ -14,6 +14,7 @@ from specdeploy.gate.outcome import RuleVerdict, amount, distrusted, place_of, w
 from specdeploy.gate.requests import claimed_share, count_requests, is_claim
 from specdeploy.gate.resources import CURES
 from specdeploy.gate.rules import LOSSLESS
+from specdeploy.report.numbers import told_apart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 #: Each of the two bounds in ``load.json`` is wrong with half of 5 % at most.
 _STORED_CONFIDENCE: Final = 0.975
 #: Fields that differ, of which a sentence names no more.
-MOST_SHOWN: Final = 6
+_MOST_SHOWN: Final = 6
 #: What the speed-up is the ratio of.
 _THROUGHPUT: Final = "output_token_throughput"
 _OF_ERRORS: Final = ("error_rate", "error_request_count", "request_count")
@@ -52,7 +53,8 @@ def judge_limit(rule: Rule, document: LoadDocument, evidence: Evidence) -> RuleV
 
 def _judge_at(rule: Rule, document: LoadDocument, evidence: Evidence, point: LoadPoint) -> RuleVerdict:
     if rule.arm is None:
-        return _judge_speedup(rule, _interval(document, evidence, point), point)
+        interval = _interval(document, evidence, point)
+        return not_measured(rule, document, point) if interval is None else _judge_speedup(rule, interval, point)
     value = document.metric(rule.metric, rule.stat, arm=rule.arm, point=point, category=rule.category)
     if value is None:
         return not_measured(rule, document, point)
@@ -73,11 +75,21 @@ def _failed(rule: Rule, document: LoadDocument, point: LoadPoint) -> str:
     return f": {sum(errors.values())} requests failed ({listed})" if errors else ""
 
 
+def other_loads(document: LoadDocument, point: LoadPoint) -> str:
+    """Say which loads were measured, where a load is none of them; empty where it is."""
+    loads = dict.fromkeys(str(at) for _, at in sorted(document.entries, key=lambda entry: entry[1].order))
+    return f": the loads that were are {', '.join(loads)}" if loads and str(point) not in loads else ""
+
+
 def not_measured(rule: Rule, document: LoadDocument, point: LoadPoint) -> RuleVerdict:
     """Say that there is no number."""
     known = () if rule.arm is None else document.categories(arm=rule.arm, point=point)
     why = ""
-    if rule.category is not None and rule.category not in known:
+    if other := other_loads(document, point):
+        why = other
+    elif rule.arm is None:
+        why = "" if point.rate is None else ": in an open loop throughput follows the rate that is offered"
+    elif rule.category is not None and rule.category not in known:
         why = f": its categories are {', '.join(known)}" if known else ": the run tells no categories apart"
     elif rule.metric in CURES:
         why = f": {CURES[rule.metric]}"
@@ -152,11 +164,8 @@ def _interval(document: LoadDocument, evidence: Evidence, point: LoadPoint) -> I
     return Interval(avg=found.avg, ci_low=found.ci_low, ci_high=found.ci_high, pairs=found.pairs, confidence=confidence)
 
 
-def _judge_speedup(rule: Rule, interval: Interval | None, point: LoadPoint) -> RuleVerdict:
+def _judge_speedup(rule: Rule, interval: Interval, point: LoadPoint) -> RuleVerdict:
     where = place_of(rule, point)
-    if interval is None:
-        why = "" if point.rate is None else ": in an open loop throughput follows the rate that is offered"
-        return _verdict(rule, point, "not_measured", None, f"{where} was not measured{why}.")
     low, high = interval.ci_low, interval.ci_high
     numbers = {"ci_low": low, "ci_high": high, "pairs": interval.pairs, "confidence": interval.confidence}
     if low is None or high is None or interval.pairs < 2:
@@ -223,13 +232,13 @@ def _other_deployment(load: Mapping[str, Any], smoke: Mapping[str, Any]) -> str:
     other = [f"{field} is {one!r} there and {two!r} here" for field, two, one in differences(here, there)]
     if not other:
         return ""
-    words = f"The smoke test was of another deployment than the load test: {'; '.join(other[:MOST_SHOWN])}"
+    words = f"The smoke test was of another deployment than the load test: {'; '.join(other[:_MOST_SHOWN])}"
     return f"{words}; run both again."
 
 
 def _compared(rule: Rule, value: float) -> str:
-    wanted = f"{rule.comparison} {amount(rule.limit or 0.0, rule.unit)}"
-    return f"{amount(value, rule.unit)}, which is {'' if rule.holds(value) else 'not '}{wanted}"
+    shown, limit = told_apart(value, rule.limit or 0.0, rule.unit, amount)
+    return f"{shown}, which is {'' if rule.holds(value) else 'not '}{rule.comparison} {limit}"
 
 
 def _verdict(

@@ -7,10 +7,10 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.abba import mean_log
-from specdeploy.gate.baseline import differing_words
+from specdeploy.gate.baseline import ALIKE, differing_words
 from specdeploy.gate.defaults import LEAST_PAIRS
 from specdeploy.gate.fingerprint import differences, fingerprint_of
-from specdeploy.gate.limits import not_measured
+from specdeploy.gate.limits import not_measured, other_loads
 from specdeploy.gate.outcome import RuleVerdict, amount, distrusted, place_of, worst_of
 from specdeploy.gate.regression import centre_of, decide, holm, of_pairs, of_runs
 
@@ -87,6 +87,7 @@ def _with_control(rule: Rule, document: LoadDocument, evidence: Evidence, point:
     if not ratios:
         open_loop = point.rate is not None and rule.metric == "output_token_throughput"
         why = ": in an open loop throughput follows the rate that is offered" if open_loop else ""
+        why = other_loads(document, point) or why
         reason = f"{where} was not compared with the control in pairs{why}."
         return _Comparison(rule=rule, point=point, verdict=_early(rule, point, "not_measured", reason))
     if len(ratios) < LEAST_PAIRS:
@@ -117,7 +118,7 @@ def _with_baseline(rule: Rule, document: LoadDocument, evidence: Evidence, point
     elif baseline is None:
         early = _early(rule, point, "not_measured", f"There is no baseline to compare with; {_UPDATE} makes one.")
     elif other := differences(fingerprint_of(document.data), baseline.fingerprint):
-        early = _early(rule, point, "not_comparable", f"Not measured alike: {differing_words(other)}.")
+        early = _early(rule, point, "not_comparable", f"Not measured alike: {differing_words(other)}; {ALIKE}.")
     elif not runs:
         early = _early(rule, point, "not_measured", f"{where} is not in the baseline's runs of other days.")
     elif len(runs) < needed:

@@ -20,7 +20,7 @@ import operator
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from specdeploy.bench.metrics import DISTRIBUTION_STATS, METRICS, Metric
+from specdeploy.bench.metrics import ALIASES, DISTRIBUTION_STATS, METRICS, Metric
 from specdeploy.bench.records import ARMS, SPECULATION, LoadPoint
 from specdeploy.errors import ConfigError
 from specdeploy.gate.resources import ENGINES, MEMORY, MEMORY_STATS, ROLES
@@ -302,7 +302,8 @@ def parse_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
     return rules
 
 
-def _metric(key: str, text: str) -> Metric:
+def _metric(name: str, text: str) -> Metric:
+    key = ALIASES.get(name, name)
     if key not in KNOWN:
         raise ConfigError(f"gate rule {text!r}: unknown metric {key!r}", hint=nearest(key, KNOWN))
     metric = KNOWN[key]

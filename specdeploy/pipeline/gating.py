@@ -75,6 +75,7 @@ def evidence_for(
             look=look,
             # A run that has grown was looked at before, whoever looks at it now.
             share=share_of(look) if growing or look > 1 else 1.0,
+            can_repeat=not growing,
         )
 
 

@@ -156,6 +156,7 @@ def test_another_fingerprint_is_not_comparable() -> None:
     assert [rule.status for rule in verdict.rules] == ["not_comparable", "pass"]
     assert (verdict.status, verdict.exit_code) == ("not_comparable", 3)
     assert "machine.cpu_cores is '64' here and '-' in the baseline" in verdict.rules[0].reason
+    assert "specdeploy gate baseline update --reset" in verdict.rules[0].reason
 
 
 def test_a_failure_outweighs_what_is_not_comparable() -> None:

@@ -284,3 +284,13 @@ def test_the_limit_of_a_relative_rule_is_the_one_that_counts() -> None:
     assert parse_rule("request_throughput: 10%").limit_from(10) == 9
     assert parse_rule("request_throughput: 10% floor 3 requests/s").limit_from(10) == 7
     assert parse_rule("request_throughput: 10% floor 30 requests/s").limit_from(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("ttft", "time_to_first_token"), ("itl", "inter_token_latency"), ("e2el", "request_latency")]
+)
+def test_short_names_of_other_tools_are_understood(name: str, key: str) -> None:
+    """As the promises of a load test do."""
+    rule = parse_rule(f"{name}.p99@4 <= 1s")
+
+    assert (rule.metric, rule.selector, rule.limit) == (key, f"{key}.p99", 1000)

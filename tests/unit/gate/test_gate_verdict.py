@@ -16,7 +16,7 @@ from specdeploy.bench.records import LoadPoint
 from specdeploy.bench.schedule import LoadSettings
 from specdeploy.errors import ConfigError
 from specdeploy.gate.rules import parse_rules
-from specdeploy.gate.verdict import evaluate
+from specdeploy.gate.verdict import Evidence, evaluate
 from tests.unit.bench.simulated import CONTEXT, Simulator, load_report
 
 SIMULATED = load_report()
@@ -356,3 +356,29 @@ def test_a_fuzzed_document_never_passes_by_accident(key: str, value: object) -> 
     except ConfigError:
         return
     assert verdict.exit_code != 0
+
+
+@pytest.mark.parametrize("rule", ["request_latency@8 <= 1s", "speedup@8 >= 1", "request_latency@8: 5% of control"])
+def test_a_load_that_was_not_measured_is_told_which_were(rule: str) -> None:
+    """So that the rule can be mended, or the load test."""
+    assert "the loads that were are concurrency 1, concurrency 2." in judge(rule, SIMULATED).rules[0].reason
+
+
+def test_a_rule_that_more_of_the_load_decides_names_the_option() -> None:
+    """Where that is possible, and is not what is being done."""
+    rules, load = parse_rules(["speedup >= 1.5"]), document(speedup=interval(1.4, 1.6))
+    alone, repeatable = (evaluate(rules, load, Evidence(can_repeat=can)).rules[0].reason for can in (False, True))
+
+    assert "--repeat-until" not in alone
+    assert repeatable.endswith("holds both sides of 1.5x; `--repeat-until 20min` measures on until it is decided.")
+
+
+def test_numbers_that_look_alike_have_more_digits() -> None:
+    """What is not kept by a hair is seen to be."""
+    load = document(metrics=latency(avg=200.004))
+
+    assert "is 200.004 ms, which is not <= 200 ms" in judge("request_latency <= 200ms", load).rules[0].reason
+    assert (
+        "is 200 ms, which is <= 200 ms"
+        in judge("request_latency <= 200ms", document(metrics=latency(avg=200.0))).rules[0].reason
+    )
