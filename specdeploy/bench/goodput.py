@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from specdeploy.bench.intervals import as_fields, share_interval
-from specdeploy.bench.metrics import METRICS
+from specdeploy.bench.metrics import ALIASES, METRICS
 from specdeploy.bench.per_request import OF_REQUEST
 from specdeploy.bench.table import table_of
 from specdeploy.errors import ConfigError
@@ -29,13 +29,6 @@ if TYPE_CHECKING:
     from specdeploy.bench.records import RequestRecord
     from specdeploy.bench.table import RecordTable
 
-#: What vLLM and AIPerf's users call them -> our key.
-_ALIASES: Final = {
-    "ttft": "time_to_first_token",
-    "tpot": "inter_token_latency",
-    "itl": "inter_token_latency",
-    "e2el": "request_latency",
-}
 _LIMITABLE: Final = tuple(key for key in OF_REQUEST if METRICS[key].unit == "ms")
 _IN_MS: Final = {"": 1.0, "ms": 1.0, "s": 1000.0}
 _WRITTEN: Final = re.compile(r"\s*(?P<key>[a-z0-9_]+)\s*(?::|<=)\s*(?P<number>[0-9.eE+-]+)\s*(?P<unit>[a-z]*)\s*")
@@ -117,9 +110,9 @@ def _parse(text: str) -> Objective:
     match = _WRITTEN.fullmatch(text)
     if match is None:
         raise ConfigError(f"cannot read the objective {text!r}", hint=f"Write it as in {_EXAMPLE!r}.")
-    key = _ALIASES.get(match["key"], match["key"])
+    key = ALIASES.get(match["key"], match["key"])
     if key not in _LIMITABLE:
-        near = difflib.get_close_matches(key, (*_LIMITABLE, *_ALIASES), n=1)
+        near = difflib.get_close_matches(key, (*_LIMITABLE, *ALIASES), n=1)
         hint = f"Did you mean {near[0]!r}?" if near else f"Those are {', '.join(_LIMITABLE)}."
         raise ConfigError(f"{match['key']!r} is not a latency that every request has", hint=hint)
     return Objective(key=key, limit_ms=_limit_ms(match["number"], match["unit"], text))

@@ -383,6 +383,14 @@ _PAIRED = (
     ),
 )
 
+#: What vLLM and AIPerf's users call them -> our key.
+ALIASES: Final = {
+    "ttft": "time_to_first_token",
+    "tpot": "inter_token_latency",
+    "itl": "inter_token_latency",
+    "e2el": "request_latency",
+}
+
 METRICS: Final[dict[str, Metric]] = {
     metric.key: metric
     for metric in (*_LATENCIES, *_LENGTHS, *_THROUGHPUTS, *_GOODPUT, *_ACCEPTANCE, *_STREAM, *_PAIRED)

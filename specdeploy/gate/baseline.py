@@ -35,7 +35,13 @@ SCHEMA_VERSION: Final = "1.0"
 MOST_RUNS: Final = 20
 #: A larger text is no baseline; nobody could review it.
 MOST_CHARACTERS: Final = 8_000_000
+#: How runs that were not measured alike are made comparable.
+ALIKE: Final = "measure as the baseline was, or begin another with `specdeploy gate baseline update --reset`"
 _DIGITS: Final = 6
+#: By how much the clock of the machine that measured may be ahead.
+_CLOCKS_DIFFER: Final = dt.timedelta(days=1)
+#: No run is from outside of these years; one of the far future would keep out all that come after it.
+_YEARS: Final = (2000, 2199)
 _LABEL: Final = re.compile(r"[\w.+/:@ -]{0,100}")
 _HINT: Final = "Restore the file from its repository, or make a new one: specdeploy gate baseline update --reset."
 
@@ -99,6 +105,38 @@ class Baseline:
         """The dates that there are runs of."""
         return tuple(dict.fromkeys(run.day for run in self.runs))
 
+    def without_day_of(self, created: str) -> Baseline:
+        """Return the runs of other days than that of a run, which shares with its own day what days differ by.
+
+        Args:
+            created: When the run that is judged began; it may be in the baseline itself by now.
+
+        Raises:
+            ConfigError: That is no date.
+        """
+        day = _run_of(created).day
+        return self._with_runs([at for at, run in enumerate(self.runs) if run.day != day])
+
+    def without_run_of(self, created: str) -> Baseline:
+        """Return the other runs than one, which is no reference for itself.
+
+        Args:
+            created: When the run that is judged began.
+
+        Raises:
+            ConfigError: That is no date.
+        """
+        moment = _run_of(created).moment
+        return self._with_runs([at for at, run in enumerate(self.runs) if run.moment != moment])
+
+    def _with_runs(self, kept: Sequence[int]) -> Baseline:
+        """Return the runs at some places, and the series that they have a number of."""
+        series = {
+            key: Series(unit=one.unit, values=tuple(one.values[at] for at in kept)) for key, one in self.series.items()
+        }
+        left = {key: one for key, one in series.items() if any(value is not None for value in one.values)}
+        return dataclasses.replace(self, runs=tuple(self.runs[at] for at in kept), series=left)
+
     def values(self, rule: Rule, point: LoadPoint | None) -> tuple[float, ...]:
         """Return what a rule compares with, in its unit: the last run of each day, oldest first.
 
@@ -117,8 +155,10 @@ def series_key(rule: Rule, point: LoadPoint | None) -> str:
     return f"{rule.selector}{load}{'' if rule.arm is None else f'#{rule.arm}'}"
 
 
-def with_run(baseline: Baseline | None, load: LoadDocument, *, label: str = "") -> Baseline:
-    """Return a baseline with one more run, the newest; the oldest is dropped where there are too many.
+def with_run(
+    baseline: Baseline | None, load: LoadDocument, *, label: str = "", now: dt.datetime | None = None
+) -> Baseline:
+    """Return a baseline with one more run, the newest; where there are too many, one that counts least is dropped.
 
     Args:
         baseline: The baseline so far; None begins a new one.
@@ -127,8 +167,11 @@ def with_run(baseline: Baseline | None, load: LoadDocument, *, label: str = "") 
 
         label: What it was of.
 
+        now: The time, with a zone: no later run can be added, since none could be after it. None does not look.
+
     Raises:
-        ConfigError: The run is in the baseline already or older than its last one, or the label cannot be kept.
+        ConfigError: The run is in the baseline already, older than its last one or of the future, or the label cannot
+            be kept.
 
         CannotDecide: The run is partial or degraded, or was measured with something else than the others.
     """
@@ -138,7 +181,10 @@ def with_run(baseline: Baseline | None, load: LoadDocument, *, label: str = "") 
     if not _LABEL.fullmatch(label):
         raise ConfigError(f"the label {label!r} cannot be kept", hint="Letters, digits, blanks and . _ + / : @ -.")
     fingerprint = fingerprint_of(load.data)
-    measured, run = _summary(load), Run(created=_moment(load.created, "the load report"), label=label)
+    measured, run = _summary(load), dataclasses.replace(_run_of(load.created), label=label)
+    if now is not None and run.moment > now + _CLOCKS_DIFFER:
+        hint = "Set the clock of the machine that measures, and measure again."
+        raise ConfigError(f"the run was created {run.created}, which is in the future", hint=hint)
     if not measured:
         raise CannotDecide("this run measured nothing that a baseline keeps", hint="See `specdeploy load`.")
     if baseline is None:
@@ -158,18 +204,33 @@ def with_run(baseline: Baseline | None, load: LoadDocument, *, label: str = "") 
 
 
 def _extended(baseline: Baseline, run: Run, measured: Mapping[str, tuple[str, float]]) -> Baseline:
-    runs = (*baseline.runs, run)[-MOST_RUNS:]
-    series = {}
+    runs, series = (*baseline.runs, run), {}
     for key in dict.fromkeys((*baseline.series, *measured)):
         old = baseline.series.get(key) or Series(unit=measured[key][0], values=(None,) * len(baseline.runs))
         new = measured[key][1] if key in measured else None
-        values = (*old.values, new)[-MOST_RUNS:]
-        if any(value is not None for value in values):
-            series[key] = Series(unit=old.unit, values=values)
-    return Baseline(fingerprint=baseline.fingerprint, runs=runs, series=series)
+        series[key] = Series(unit=old.unit, values=(*old.values, new))
+    extended = Baseline(fingerprint=baseline.fingerprint, runs=runs, series=series)
+    return extended._with_runs(_worth_keeping(runs))  # noqa: SLF001 - its own module
 
 
-def differing_words(fields: Sequence[tuple[str, str, str]], most: int = 3) -> str:
+def _worth_keeping(runs: Sequence[Run]) -> list[int]:
+    """Return the places of the runs that are kept: a run is dropped for a later one of its day first, then old days.
+
+    Of a day the last run counts, so that a branch with many runs a day does not drive out the days before.
+    """
+    last = {run.day: at for at, run in enumerate(runs)}
+    superseded = [at for at, run in enumerate(runs) if last[run.day] != at]
+    too_many = max(len(runs) - MOST_RUNS, 0)
+    dropped = {*superseded[:too_many], *list(last.values())[: max(too_many - len(superseded), 0)]}
+    return [at for at in range(len(runs)) if at not in dropped]
+
+
+def _run_of(created: str) -> Run:
+    """Return the run that a load report is of."""
+    return Run(created=_moment(created, "the load report"))
+
+
+def differing_words(fields: Sequence[tuple[str, str, str]], most: int = 6) -> str:
     """Say which fields of the fingerprint differ, with both values."""
     words = [f"{field} is {here!r} here and {there!r} in the baseline" for field, here, there in fields[:most]]
     more = f", and {len(fields) - most} more differ" if len(fields) > most else ""
@@ -302,6 +363,8 @@ class _Reader:
         if not isinstance(version, str) or version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
             self._refuse(f"has schema {version!r}; this gate reads {SCHEMA_VERSION.partition('.')[0]}.x")
         fingerprint = self._object(data.get("fingerprint"), "fingerprint")
+        if not fingerprint:
+            self._refuse("has an empty fingerprint, which agrees with every run")
         for field, value in fingerprint.items():
             if not isinstance(value, str):
                 self._refuse(f"has {value!r} for {field} in its fingerprint, which is not text")
@@ -402,7 +465,9 @@ def _moment(created: object, source: str) -> str:
             raise ConfigError(
                 f"{source}: a run was created {created!r}, which is no date with a time zone", hint="Measure again."
             )
-        moment.astimezone(dt.UTC)
+        year = moment.astimezone(dt.UTC).year
     except OverflowError:
-        raise ConfigError(f"{source}: a run was created {created!r}, which is no date", hint=_HINT) from None
+        year = 0
+    if not _YEARS[0] <= year <= _YEARS[1]:
+        raise ConfigError(f"{source}: a run was created {created!r}, which is no date of a run", hint=_HINT)
     return str(created)

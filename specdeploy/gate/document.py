@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from specdeploy.bench.metrics import METRICS
-from specdeploy.bench.paired import CONFIDENCE
+from specdeploy.bench.paired import CONFIDENCE, paired_ratio
 from specdeploy.bench.records import ARMS, LoadPoint
 from specdeploy.errors import ConfigError
 from specdeploy.gate.defaults import LEAST_PAIRS, Measured
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MAJOR: Final = "1"
+#: More than anything is ever counted to.
+_MOST: Final = 10**15
+#: By which share an interval may be off from that of its own ratios; versions reckon alike, but for rounding.
+_ROUNDED: Final = 0.01
 _HINT: Final = "Measure again with `specdeploy load` of this version."
 
 
@@ -65,6 +69,7 @@ class LoadDocument:
             raise ConfigError(f"load report of schema {version!r}; this gate reads {_MAJOR}.x", hint=_HINT)
         self._arms = _typed(data, "arms", list)
         self._speedup = _typed(data, "speedup", dict)
+        _check_distinct(self._arms, "arms")
         self._planned = _planned(_typed(data, "plan", dict))
         self.partial = _typed(data, "partial", bool)
         self.degraded = _typed(data, "degraded", bool)
@@ -143,7 +148,7 @@ class LoadDocument:
         """
         found = _mapping((self._entry(arm, point) or {}).get("errors") or {}, "errors")
         for label, count in found.items():
-            if type(count) is not int or count < 0:
+            if type(count) is not int or not 0 <= count <= _MOST:
                 raise ConfigError(f"load report: {arm} at {point} has {count!r} errors of {label}", hint=_HINT)
         return found
 
@@ -189,6 +194,10 @@ class LoadDocument:
         ratios = tuple(_number(ratio, where) for ratio in _typed(nested, "ratios", list))
         if not all(ratios):
             raise ConfigError(f"load report: {where} hold 0", hint=_HINT)
+        stored = _interval(nested, where)
+        if ratios and not _agree(stored, ratios, self.control_first(metric, point)):
+            words = f"{where} are not those that its mean of {stored.avg:g} and its interval are of"
+            raise ConfigError(f"load report: {words}", hint=_HINT)
         return ratios
 
     def control_first(self, metric: str, point: LoadPoint) -> tuple[bool, ...]:
@@ -254,6 +263,8 @@ class LoadDocument:
         entries = self._arms if among == "arms" else self.data.get(among) or []
         if not isinstance(entries, list):
             raise ConfigError(f"load report: {among!r} is {entries!r}, not list", hint=_HINT)
+        if among != "arms":
+            _check_distinct(entries, among)
         for entry in entries:
             data = _mapping(entry, among)
             if (data.get("arm"), _measured(data).key) == (arm, point.key):
@@ -273,9 +284,9 @@ class LoadDocument:
         for source in GAUGES[key]:
             where = f"{source} of {arm} at {point}"
             # Behind its name a gauge has labels, which name the device.
-            found = [_mapping(gauge, where).get(stat) for name, gauge in gauges.items() if name.split("{")[0] == source]
+            found = [_mapping(gauge, where) for name, gauge in gauges.items() if name.split("{")[0] == source]
             if found:
-                return max(_number(value, where) for value in found)
+                return max(_bytes(gauge, stat, where) for gauge in found)
         return None
 
     def _compared(self, point: LoadPoint) -> dict[str, Any] | None:
@@ -283,6 +294,7 @@ class LoadDocument:
         if point.rate is None:
             found = self._speedup.get(point.key)
             return None if found is None else _mapping(found, "speedup")
+        _check_distinct(self.data.get("open_loop") or [], "open_loop")
         for entry in self.data.get("open_loop") or ():
             data = _mapping(entry, "open_loop")
             if _measured(data).key == point.key:
@@ -298,13 +310,9 @@ class LoadDocument:
         value = self._speedup.get(point.key)
         if value is None:
             return None
-        data, where = _mapping(value, "speedup"), f"speedup at {point.key}"
-        low, high = (None if data.get(key) is None else _number(data[key], where) for key in ("ci_low", "ci_high"))
-        interval = Interval(
-            avg=_number(data.get("avg"), where), ci_low=low, ci_high=high, pairs=_typed(data, "pairs", int)
-        )
-        _check_order(interval, where)
-        return interval
+        # Refuses ratios of something else than the interval.
+        self.paired_ratios("output_token_throughput", point)
+        return _interval(_mapping(value, "speedup"), f"speedup at {point.key}")
 
 
 def _engine_key(role: str, engine: object) -> str:
@@ -328,7 +336,7 @@ def _planned(plan: Mapping[str, Any]) -> tuple[LoadPoint, ...]:
 
 
 def _whole(number: object) -> int:
-    if type(number) is not int:
+    if type(number) is not int or abs(number) > _MOST:
         raise ConfigError(f"load report: plan.concurrency holds {number!r}", hint=_HINT)
     return number
 
@@ -350,10 +358,58 @@ def _measured(arm: Mapping[str, Any]) -> LoadPoint:
     return LoadPoint(rate=_rate(arm["rate"], "rate"))
 
 
+def _check_distinct(entries: list[object], among: str) -> None:
+    """Refuse two entries of one arm and load: either could be the one that is judged."""
+    seen: set[tuple[object, str]] = set()
+    for entry in entries:
+        data = _mapping(entry, among)
+        place = str(data.get("arm")), _measured(data).key
+        if place in seen:
+            raise ConfigError(f"load report: {among!r} has {' at '.join(place)} twice", hint=_HINT)
+        seen.add(place)
+
+
+def _interval(data: Mapping[str, Any], where: str) -> Interval:
+    """Return a ratio of the arms with its interval, in times, of 95 % confidence."""
+    unit = _typed({"unit": "x", **data}, "unit", str)
+    avg, low, high = (
+        None if data.get(key) is None else convert(_number(data[key], where), unit, "x", where=f"load report: {where}")
+        for key in ("avg", "ci_low", "ci_high")
+    )
+    if data.get("confidence", CONFIDENCE) != CONFIDENCE:
+        said = f"{data['confidence']!r} confidence, where {CONFIDENCE} is judged by"
+        raise ConfigError(f"load report: the interval of {where} is of {said}", hint=_HINT)
+    interval = Interval(avg=_number(avg, where), ci_low=low, ci_high=high, pairs=_typed(data, "pairs", int))
+    _check_order(interval, where)
+    return interval
+
+
 def _check_order(interval: Interval, where: str) -> None:
-    low, high = interval.ci_low, interval.ci_high
-    if (low is None) != (high is None) or (low is not None and high is not None and not low <= high):
-        raise ConfigError(f"load report: {where} lies between {low} and {high}", hint=_HINT)
+    low, avg, high = interval.ci_low, interval.avg, interval.ci_high
+    if low is None and high is None:
+        return
+    # The mean of ratios that are all alike is rounded apart from its bounds.
+    if low is None or high is None or not low <= high or not low * (1 - 1e-9) <= avg <= high * (1 + 1e-9):
+        raise ConfigError(f"load report: {where} is {avg} and lies between {low} and {high}", hint=_HINT)
+
+
+def _agree(stored: Interval, ratios: tuple[float, ...], control_first: tuple[bool, ...]) -> bool:
+    """Say whether an interval is that of its ratios."""
+    try:
+        own = paired_ratio(ratios, control_first)
+    except OverflowError:
+        return False
+    pairs = ((stored.avg, own.avg), (stored.ci_low, own.ci_low), (stored.ci_high, own.ci_high))
+    return stored.pairs == len(ratios) and all(
+        one == other or (one is not None and other is not None and math.isclose(one, other, rel_tol=_ROUNDED))
+        for one, other in pairs
+    )
+
+
+def _bytes(gauge: Mapping[str, Any], stat: str, where: str) -> float:
+    """Return a reading of a gauge, which is in bytes unless it says otherwise."""
+    unit = _typed({"unit": "B", **gauge}, "unit", str)
+    return convert(_number(gauge.get(stat), where), unit, "B", where=f"load report: {where}")
 
 
 def _stat(metrics: Mapping[str, Any], key: str, stat: str, *, where: str) -> float | None:
@@ -387,6 +443,6 @@ def _mapping(value: object, where: str) -> dict[str, Any]:
 
 def _typed(data: Mapping[str, Any], key: str, wanted: type[T]) -> T:
     value = data.get(key)
-    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+    if not isinstance(value, wanted) or (wanted is int and (isinstance(value, bool) or abs(value) > _MOST)):  # type: ignore[arg-type]
         raise ConfigError(f"load report: {key!r} is {value!r}, not {wanted.__name__}", hint=_HINT)
     return value

@@ -11,10 +11,11 @@ import math
 import statistics
 from typing import TYPE_CHECKING, Any, Final
 
-from specdeploy.gate.baseline import differing_words
+from specdeploy.gate.baseline import ALIKE, differing_words
 from specdeploy.gate.fingerprint import ENGINE, differences, fingerprint_of
 from specdeploy.gate.outcome import RuleVerdict, amount, distrusted
 from specdeploy.gate.resources import CURES
+from specdeploy.report.numbers import told_apart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,8 +52,9 @@ def _cure(rule: Rule, document: LoadDocument) -> str:
 
 def _against_limit(rule: Rule, value: float) -> RuleVerdict:
     holds, limit = rule.holds(value), rule.limit or 0.0
-    words = f"is {amount(value, rule.unit)}, which is {'' if holds else 'not '}{rule.comparison} "
-    return _verdict(rule, "pass" if holds else "fail", value, limit, f"{words}{amount(limit, rule.unit)}")
+    shown, asked = told_apart(value, limit, rule.unit, amount)
+    words = f"is {shown}, which is {'' if holds else 'not '}{rule.comparison} {asked}"
+    return _verdict(rule, "pass" if holds else "fail", value, limit, words)
 
 
 def _against_baseline(rule: Rule, value: float, document: LoadDocument, baseline: Baseline | None) -> RuleVerdict:
@@ -65,21 +67,24 @@ def _against_baseline(rule: Rule, value: float, document: LoadDocument, baseline
         if not field[0].startswith(ENGINE)
     ]
     if other:
-        return _verdict(rule, "not_comparable", value, None, f"was not measured alike: {differing_words(other)}")
-    runs = baseline.values(rule, None)
+        words = f"was not measured alike: {differing_words(other)}; {ALIKE}"
+        return _verdict(rule, "not_comparable", value, None, words)
+    runs = baseline.without_run_of(document.created).values(rule, None)
     if not runs:
-        return _verdict(rule, "not_measured", value, None, f"is not in the baseline; {_UPDATE} adds it")
+        words = f"is in no other run of the baseline; {_UPDATE} adds the run that it is to be compared with"
+        return _verdict(rule, "not_measured", value, None, words)
     return _compared(rule, value, statistics.median(runs), len(runs))
 
 
 def _compared(rule: Rule, value: float, reference: float, independent: int) -> RuleVerdict:
-    limit = reference * (1 + rule.allowed)
+    limit = rule.limit_from(reference)
     worse = value / reference - 1 if reference else math.inf
     floored = 0 < value - reference <= rule.floor
     status: Status = "pass" if value <= limit or floored else "fail"
     allowed = f"the {rule.allowed * 100:.4g} % that are allowed"
-    why = f"{'within' if value <= limit else 'more than'} {allowed}"
-    if floored:
+    within = value <= reference * (1 + rule.allowed)
+    why = f"{'within' if within else 'more than'} {allowed}"
+    if floored and not within:
         why = f"no more than the floor of {amount(rule.floor, rule.unit)}"
     words = f"is {amount(value, rule.unit)}, and {amount(reference, rule.unit)} in the baseline: {_share(worse)}, {why}"
     told = {"reference": reference, "independent": independent, "worse": worse if math.isfinite(worse) else None}

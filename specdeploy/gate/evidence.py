@@ -33,6 +33,8 @@ class Evidence:
         look: How often the run was looked at, while it grew (`gate.repeats`).
 
         share: Which share of the rate of errors this look may spend.
+
+        can_repeat: Whether ``--repeat-until`` would measure on, and is not doing so already.
     """
 
     smoke: Mapping[str, Any] | None = None
@@ -42,6 +44,7 @@ class Evidence:
     confidence: float = CONFIDENCE
     look: int = 1
     share: float = 1.0
+    can_repeat: bool = False
 
     def at_this_look(self, confidence: float) -> float:
         """Return how sure this look has to be, where a single one would have to be as sure as that."""

@@ -19,7 +19,9 @@ ABSENT: Final = "-"
 ENGINE: Final = "engine."
 _KEY_SHOWN: Final = 16
 _HINT: Final = "Measure again with `specdeploy load` of this version."
-_DEPLOYMENT: Final = ("profile", "release", "image", "model", "control", "max_seq_len", "max_sequences")
+_DEPLOYMENT: Final = ("profile", "release", "image", "model", "control", "protocol", "max_seq_len", "max_sequences")
+#: Fields of a load test's deployment that say how it was asked, and nothing of what it answers.
+_NOT_OF_THE_ANSWERS: Final = ("control", "protocol")
 _MACHINE: Final = ("cpu_model", "cpu_cores")
 #: Packages that a deployment on this machine computes with.
 _PACKAGES: Final = ("onnxruntime_genai",)
@@ -38,7 +40,10 @@ def fingerprint_of(load: Mapping[str, Any]) -> dict[str, str]:
     """
     if load.get("fingerprint") is None:
         return take_fingerprint(load)
-    kept = _part(load, "fingerprint")
+    kept = load["fingerprint"]
+    if not isinstance(kept, dict) or not kept:
+        # One without fields agrees with every other.
+        raise ConfigError(f"load report: its fingerprint is {kept!r}, not an object with fields", hint=_HINT)
     for field, value in kept.items():
         if not isinstance(value, str):
             raise ConfigError(f"load report: {value!r} for {field} in its fingerprint is not text", hint=_HINT)
@@ -54,17 +59,13 @@ def take_fingerprint(load: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         ConfigError: A part of the document is no object.
     """
-    deployment, environment, plan, client = (
-        _part(load, name) for name in ("deployment", "environment", "plan", "client")
-    )
+    environment, plan, client = (_part(load, name) for name in ("environment", "plan", "client"))
     listed = environment.get("gpus")
     gpus = [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
     names = [str(gpu.get("name")) for gpu in gpus]
     packages = _part(environment, "packages")
     return {
-        **{name: _text(deployment.get(name)) for name in _DEPLOYMENT},
-        **{f"{ENGINE}{role}": _engine(engine) for role, engine in _part(deployment, "engines").items()},
-        **{f"speculation.{name}": _text(value) for name, value in _part(deployment, "speculation").items()},
+        **_deployment(load),
         "gpus": ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or ABSENT,
         "driver": ", ".join(dict.fromkeys(str(gpu.get("driver")) for gpu in gpus)) or ABSENT,
         **{f"machine.{name}": _text(environment.get(name)) for name in _MACHINE},
@@ -75,6 +76,18 @@ def take_fingerprint(load: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def answers_of(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of a load or smoke test's deployment that its answers come from.
+
+    Args:
+        document: The content of ``load.json`` or ``smoke.json``.
+
+    Raises:
+        ConfigError: The deployment is no object.
+    """
+    return {field: value for field, value in _deployment(document).items() if field not in _NOT_OF_THE_ANSWERS}
+
+
 def differences(here: Mapping[str, str], there: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
     """Return the fields that differ, with the value here and there; a field that one has not is `ABSENT`."""
     fields = dict.fromkeys((*here, *there))
@@ -82,13 +95,22 @@ def differences(here: Mapping[str, str], there: Mapping[str, str]) -> tuple[tupl
     return tuple(found for found in both if found[1] != found[2])
 
 
+def _deployment(document: Mapping[str, Any]) -> dict[str, str]:
+    deployment = _part(document, "deployment")
+    return {
+        **{name: _text(deployment.get(name)) for name in _DEPLOYMENT},
+        **{f"{ENGINE}{role}": _engine(engine) for role, engine in _part(deployment, "engines").items()},
+        **{f"speculation.{name}": _text(value) for name, value in _part(deployment, "speculation").items()},
+    }
+
+
 def _part(data: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = data.get(name) or {}
+    value = data.get(name)
+    if value is None:
+        return {}
     if not isinstance(value, dict):
-        raise ConfigError(
-            f"load report: {name!r} is {value!r}, not an object",
-            hint=_HINT,
-        )
+        kind = "smoke" if data.get("kind") == "smoke" else "load"
+        raise ConfigError(f"{kind} report: {name!r} is {value!r}, not an object", hint=_HINT)
     return value
 
 

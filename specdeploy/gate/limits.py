@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from specdeploy.bench.paired import CONFIDENCE, paired_ratio
 from specdeploy.gate.claims import is_claimed, is_refuted, more_needed
 from specdeploy.gate.document import Interval
-from specdeploy.gate.fingerprint import differences, fingerprint_of
+from specdeploy.gate.fingerprint import ABSENT, ENGINE, answers_of, differences
 from specdeploy.gate.lossless import losslessness
 from specdeploy.gate.outcome import RuleVerdict, amount, distrusted, place_of, worst_of
 from specdeploy.gate.requests import claimed_share, count_requests, is_claim
 from specdeploy.gate.resources import CURES
 from specdeploy.gate.rules import LOSSLESS
+from specdeploy.report.numbers import told_apart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Each of the two bounds in ``load.json`` is wrong with half of 5 % at most.
 _STORED_CONFIDENCE: Final = 0.975
+#: Fields that differ, of which a sentence names no more.
+_MOST_SHOWN: Final = 6
 #: What the speed-up is the ratio of.
 _THROUGHPUT: Final = "output_token_throughput"
 _OF_ERRORS: Final = ("error_rate", "error_request_count", "request_count")
@@ -50,7 +53,8 @@ def judge_limit(rule: Rule, document: LoadDocument, evidence: Evidence) -> RuleV
 
 def _judge_at(rule: Rule, document: LoadDocument, evidence: Evidence, point: LoadPoint) -> RuleVerdict:
     if rule.arm is None:
-        return _judge_speedup(rule, _interval(document, evidence, point), point)
+        interval = _interval(document, evidence, point)
+        return not_measured(rule, document, point) if interval is None else _judge_speedup(rule, interval, point)
     value = document.metric(rule.metric, rule.stat, arm=rule.arm, point=point, category=rule.category)
     if value is None:
         return not_measured(rule, document, point)
@@ -71,11 +75,21 @@ def _failed(rule: Rule, document: LoadDocument, point: LoadPoint) -> str:
     return f": {sum(errors.values())} requests failed ({listed})" if errors else ""
 
 
+def other_loads(document: LoadDocument, point: LoadPoint) -> str:
+    """Say which loads were measured, where a load is none of them; empty where it is."""
+    loads = dict.fromkeys(str(at) for _, at in sorted(document.entries, key=lambda entry: entry[1].order))
+    return f": the loads that were are {', '.join(loads)}" if loads and str(point) not in loads else ""
+
+
 def not_measured(rule: Rule, document: LoadDocument, point: LoadPoint) -> RuleVerdict:
     """Say that there is no number."""
     known = () if rule.arm is None else document.categories(arm=rule.arm, point=point)
     why = ""
-    if rule.category is not None and rule.category not in known:
+    if other := other_loads(document, point):
+        why = other
+    elif rule.arm is None:
+        why = "" if point.rate is None else ": in an open loop throughput follows the rate that is offered"
+    elif rule.category is not None and rule.category not in known:
         why = f": its categories are {', '.join(known)}" if known else ": the run tells no categories apart"
     elif rule.metric in CURES:
         why = f": {CURES[rule.metric]}"
@@ -150,11 +164,8 @@ def _interval(document: LoadDocument, evidence: Evidence, point: LoadPoint) -> I
     return Interval(avg=found.avg, ci_low=found.ci_low, ci_high=found.ci_high, pairs=found.pairs, confidence=confidence)
 
 
-def _judge_speedup(rule: Rule, interval: Interval | None, point: LoadPoint) -> RuleVerdict:
+def _judge_speedup(rule: Rule, interval: Interval, point: LoadPoint) -> RuleVerdict:
     where = place_of(rule, point)
-    if interval is None:
-        why = "" if point.rate is None else ": in an open loop throughput follows the rate that is offered"
-        return _verdict(rule, point, "not_measured", None, f"{where} was not measured{why}.")
     low, high = interval.ci_low, interval.ci_high
     numbers = {"ci_low": low, "ci_high": high, "pairs": interval.pairs, "confidence": interval.confidence}
     if low is None or high is None or interval.pairs < 2:
@@ -187,17 +198,19 @@ def _judge_lossless(rule: Rule, document: LoadDocument, evidence: Evidence) -> R
         "ties": found.ties,
         "unjudged": found.unjudged,
     }
-    if other := _other_engines(document, evidence.smoke):
-        reason = f"The smoke test was of another deployment than the load test: {other}."
-        return _verdict(rule, None, "not_comparable", None, reason, numbers)
+    if evidence.smoke is not None and (other := _other_deployment(document.data, evidence.smoke)):
+        return _verdict(rule, None, "not_comparable", None, other, numbers)
     if count is None:
-        need = "run `specdeploy smoke`" if rule.stat == "divergences" else "run `specdeploy smoke`, or a greedy load"
+        load = "" if rule.stat == "divergences" else ", or a greedy load"
+        need = f"run `specdeploy smoke` (--quick judges none){load}"
         reason = f"{rule.selector} was not measured: no answers were judged; {need}."
         return _verdict(rule, None, "not_measured", None, reason, numbers)
     holds, words = rule.holds(count), _lossless_words(rule, found)
     status: Status = "pass" if holds else "fail"
-    if holds and rule.stat == "divergences" and found.unsure:
-        status, words = "undecided", f"{words}, but not all was decided ({', '.join(found.unsure)})"
+    # What failed otherwise counts as a divergence, and says nothing of ties.
+    unsure = found.unsure if rule.stat == "divergences" else (*found.unsure, *found.failed)
+    if holds and unsure:
+        status, words = "undecided", f"{words}, but not all was decided ({', '.join(unsure)})"
     return _verdict(rule, None, status, float(count), f"{rule.selector} is {_compared(rule, count)}: {words}.", numbers)
 
 
@@ -209,21 +222,23 @@ def _lossless_words(rule: Rule, found: Losslessness) -> str:
     return f"{smoke}; {load}" if found.compared else smoke
 
 
-def _other_engines(document: LoadDocument, smoke: Mapping[str, Any] | None) -> str:
-    """Say which engines differ between the two tests; empty where none do, or one of them does not tell."""
-    there = (smoke or {}).get("deployment")
-    if not isinstance(there, dict):
+def _other_deployment(load: Mapping[str, Any], smoke: Mapping[str, Any]) -> str:
+    """Say why the two tests cannot be told to be of one deployment; empty where they can."""
+    here, there = answers_of(load), answers_of(smoke)
+    for name, fields in (("smoke", there), ("load", here)):
+        if not any(field.startswith(ENGINE) and value != ABSENT for field, value in fields.items()):
+            cure = "build and `specdeploy repo` with this version, then run `specdeploy smoke` and `specdeploy load`"
+            return f"The {name} test does not tell which engines it was of: {cure}."
+    other = [f"{field} is {one!r} there and {two!r} here" for field, two, one in differences(here, there)]
+    if not other:
         return ""
-    both = [fingerprint_of(data) for data in (document.data, {"deployment": there})]
-    here, other = ({key: value for key, value in one.items() if key.startswith("engine.")} for one in both)
-    if not here or not other:
-        return ""
-    return "; ".join(f"{field} is {one!r} there and {two!r} here" for field, two, one in differences(here, other))
+    words = f"The smoke test was of another deployment than the load test: {'; '.join(other[:_MOST_SHOWN])}"
+    return f"{words}; run both again."
 
 
 def _compared(rule: Rule, value: float) -> str:
-    wanted = f"{rule.comparison} {amount(rule.limit or 0.0, rule.unit)}"
-    return f"{amount(value, rule.unit)}, which is {'' if rule.holds(value) else 'not '}{wanted}"
+    shown, limit = told_apart(value, rule.limit or 0.0, rule.unit, amount)
+    return f"{shown}, which is {'' if rule.holds(value) else 'not '}{rule.comparison} {limit}"
 
 
 def _verdict(

@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 from specdeploy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from specdeploy.gate.document import Outputs
 
 _HINT: Final = "Run `specdeploy smoke` of this version again."
 _MAJOR: Final = "1"
+#: More answers than any test compares.
+_MOST: Final = 10**12
 _PREFIX: Final = "lossless-"
 _BUGS: Final = ("divergence", "not judged")
 _TIES: Final = ("tie", "unstable")
+_STATUSES: Final = ("pass", "fail", "undecided", "skip")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,8 @@ class Losslessness:
         unjudged: Those of them that differ.
 
         unsure: Names of checks that could not decide, and words for a smoke test that did not end.
+
+        failed: Names of checks that failed.
     """
 
     divergences: int | None
@@ -48,6 +53,7 @@ class Losslessness:
     compared: int
     unjudged: int
     unsure: tuple[str, ...]
+    failed: tuple[str, ...] = ()
 
 
 def losslessness(smoke: Mapping[str, Any] | None, outputs: Outputs | None) -> Losslessness:
@@ -75,8 +81,13 @@ def losslessness(smoke: Mapping[str, Any] | None, outputs: Outputs | None) -> Lo
         judged=judged,
         compared=compared,
         unjudged=unjudged,
-        unsure=(*(str(check["name"]) for check in checks if check["status"] == "undecided"), *_ended(smoke or {})),
+        unsure=(*_named(checks, "undecided"), *_ended(smoke or {})),
+        failed=_named(checks, "fail"),
     )
+
+
+def _named(checks: Sequence[Mapping[str, Any]], status: str) -> tuple[str, ...]:
+    return tuple(str(check["name"]) for check in checks if check["status"] == status)
 
 
 def _ended(smoke: Mapping[str, Any]) -> Iterator[str]:
@@ -96,21 +107,29 @@ def _checks(smoke: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         raise ConfigError(f"smoke report: checks are {checks!r}, not a list of objects", hint=_HINT)
     for check in checks:
         if str(check.get("name", "")).startswith(_PREFIX):
-            if check.get("status") not in {"pass", "fail", "undecided", "skip"}:
+            # A list is no member of a set: it cannot even be looked for.
+            if check.get("status") not in _STATUSES:
                 raise ConfigError(f"smoke report: {check['name']} is {check.get('status')!r}", hint=_HINT)
             yield check
 
 
 def _counts(check: Mapping[str, Any]) -> dict[str, int]:
     """Return how many answers were compared, and how many differ of each kind."""
-    details = check.get("details") or {}
-    kinds = details.get("kinds") or {} if isinstance(details, dict) else None
+    details = {} if check.get("details") is None else check["details"]
+    kinds = details.get("kinds", {}) if isinstance(details, dict) else None
     if not isinstance(kinds, dict):
         raise ConfigError(f"smoke report: the details of {check['name']} are {details!r}", hint=_HINT)
-    counts = {"compared": details.get("compared", 0), **kinds}
+    if unknown := set(kinds) - {*_BUGS, *_TIES}:
+        raise ConfigError(f"smoke report: {check['name']} has differences of kind {min(unknown)!r}", hint=_HINT)
+    counts = {**kinds, "compared": details.get("compared", 0)}
     for kind, count in counts.items():
-        if type(count) is not int or count < 0:
+        if type(count) is not int or not 0 <= count <= _MOST:
             raise ConfigError(f"smoke report: {check['name']} has {count!r} answers of {kind}", hint=_HINT)
+    if check["status"] == "skip" and any(counts.values()):
+        raise ConfigError(f"smoke report: {check['name']} was skipped, and has answers of {counts!r}", hint=_HINT)
+    if sum(kinds.values()) > counts["compared"]:
+        differ = f"{sum(kinds.values())} of {counts['compared']} answers differ"
+        raise ConfigError(f"smoke report: {check['name']} says that {differ}", hint=_HINT)
     return counts
 
 

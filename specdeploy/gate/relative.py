@@ -7,10 +7,10 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.abba import mean_log
-from specdeploy.gate.baseline import differing_words
+from specdeploy.gate.baseline import ALIKE, differing_words
 from specdeploy.gate.defaults import LEAST_PAIRS
 from specdeploy.gate.fingerprint import differences, fingerprint_of
-from specdeploy.gate.limits import not_measured
+from specdeploy.gate.limits import not_measured, other_loads
 from specdeploy.gate.outcome import RuleVerdict, amount, distrusted, place_of, worst_of
 from specdeploy.gate.regression import centre_of, decide, holm, of_pairs, of_runs
 
@@ -87,6 +87,7 @@ def _with_control(rule: Rule, document: LoadDocument, evidence: Evidence, point:
     if not ratios:
         open_loop = point.rate is not None and rule.metric == "output_token_throughput"
         why = ": in an open loop throughput follows the rate that is offered" if open_loop else ""
+        why = other_loads(document, point) or why
         reason = f"{where} was not compared with the control in pairs{why}."
         return _Comparison(rule=rule, point=point, verdict=_early(rule, point, "not_measured", reason))
     if len(ratios) < LEAST_PAIRS:
@@ -110,17 +111,19 @@ def _with_baseline(rule: Rule, document: LoadDocument, evidence: Evidence, point
     value, early = _value(rule, document, point), None
     where = place_of(rule, point)
     baseline, needed = evidence.baseline, evidence.baseline_runs
-    runs = () if baseline is None else baseline.values(rule, point)
+    # Also of a run that is in the baseline by now: what failed does not become its own reference.
+    runs = () if baseline is None else baseline.without_day_of(document.created).values(rule, point)
     if value is None:
         early = not_measured(rule, document, point)
     elif baseline is None:
         early = _early(rule, point, "not_measured", f"There is no baseline to compare with; {_UPDATE} makes one.")
     elif other := differences(fingerprint_of(document.data), baseline.fingerprint):
-        early = _early(rule, point, "not_comparable", f"Not measured alike: {differing_words(other)}.")
+        early = _early(rule, point, "not_comparable", f"Not measured alike: {differing_words(other)}; {ALIKE}.")
     elif not runs:
-        early = _early(rule, point, "not_measured", f"{where} is not in the baseline.")
+        early = _early(rule, point, "not_measured", f"{where} is not in the baseline's runs of other days.")
     elif len(runs) < needed:
-        reason = f"{where} has baseline runs of {len(runs)} day(s), and {needed} are needed; {_UPDATE} adds one."
+        adds = f"{_UPDATE} adds one that was measured on another day"
+        reason = f"{where} has baseline runs of {len(runs)} other day(s), and {needed} are needed; {adds}."
         early = _early(rule, point, "undecided", reason)
     if value is None or early is not None:
         kept = early and dataclasses.replace(early, value=value)
@@ -155,12 +158,11 @@ def _weighed(one: _Comparison, p: float, confidence: float) -> RuleVerdict:
     floored = rule.floor > 0 and worse_by <= rule.floor
     status: Status = "pass" if floored else _STATUS[decision]
     why = f"no more than the floor of {amount(rule.floor, rule.unit)}" if floored else _why(decision, one, p)
-    limit = one.reference * (1 - rule.allowed if rule.wants_more else 1 + rule.allowed)
     return RuleVerdict(
         rule=rule,
         status=status,
         value=one.value,
-        limit=limit,
+        limit=rule.limit_from(one.reference),
         point=one.point,
         reason=f"{place_of(rule, one.point)} is {_against(one)}: {_share(change.worse)}, {why}.",
         numbers={**_numbers(one, change, p), "confidence": confidence},

@@ -20,12 +20,12 @@ import operator
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from specdeploy.bench.metrics import DISTRIBUTION_STATS, METRICS, Metric
+from specdeploy.bench.metrics import ALIASES, DISTRIBUTION_STATS, METRICS, Metric
 from specdeploy.bench.records import ARMS, SPECULATION, LoadPoint
 from specdeploy.errors import ConfigError
 from specdeploy.gate.resources import ENGINES, MEMORY, MEMORY_STATS, ROLES
 from specdeploy.gate.spelling import ADVISORY
-from specdeploy.gate.units import convert, nearest
+from specdeploy.gate.units import UNITS, convert, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -56,6 +56,15 @@ _RULE: Final = re.compile(
     re.VERBOSE,
 )
 
+#: By how much more than the reference something may be: eleven times it.
+_MOST_ALLOWED: Final = 10.0
+#: How much less than the reference what should be large may be.
+_MOST_LOST: Final = 0.99
+#: What no run comes near, by what a unit measures and in its base unit: a week, a pebibyte; else a billion.
+_OUT_OF_REACH: Final = {"time": 604_800.0, "bytes": 2.0**50}
+_BILLION: Final = 1e9
+#: Of a concurrency.
+_MOST_DIGITS: Final = 9
 _RATE: Final = re.compile(r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)/s", re.ASCII)
 
 #: How values, also whole arrays of them, are compared with a limit.
@@ -145,6 +154,12 @@ class Rule:
         """Compare a value, in the rule's unit, with the limit of a rule that has one."""
         return self.limit is not None and bool(COMPARE[self.comparison](value, self.limit))
 
+    def limit_from(self, reference: float) -> float:
+        """Return what a relative rule comes to: what is allowed, or the floor where that is more; never below 0."""
+        if self.wants_more:
+            return max(min(reference * (1 - self.allowed), reference - self.floor), 0.0)
+        return max(reference * (1 + self.allowed), reference + self.floor)
+
     @property
     def is_of_engines(self) -> bool:
         """Whether it is about the engines alone, whatever was asked of them."""
@@ -201,6 +216,7 @@ def _absolute(rule: Rule, match: re.Match[str], metric: Metric) -> Rule:
     limit = convert(float(match["number"]), match["unit"] or rule.unit, rule.unit, where=f"gate rule {rule.text!r}")
     _check_limit(limit, metric, rule.stat, rule.text)
     _check_decides(match["comparison"], limit, metric.largest(rule.stat), rule.text)
+    _check_reached(rule, limit)
     return dataclasses.replace(rule, limit=limit)
 
 
@@ -210,12 +226,15 @@ def _relative(rule: Rule, match: re.Match[str], metric: Metric) -> Rule:
         raise ConfigError(f"{where}: {rule.selector} has no direction in which it is worse", hint="Give it a limit.")
     if match["percent"] != "%":
         raise ConfigError(f"{where}: how much worse it may be is not in %", hint=f"Write {metric.key}: 5%.")
-    most = 1.0 if metric.better == "higher" else math.inf
-    if not 0 <= allowed < most:
-        hint = "Write a percentage from 0 up, such as 5%; what should be large cannot lose 100 % or more."
+    most = _MOST_LOST if metric.better == "higher" else _MOST_ALLOWED
+    if not 0 <= allowed <= most:
+        hint = f"Write a percentage from 0 to {100 * most:g}, such as 5%."
         raise ConfigError(f"{where}: {match['allowed']} % worse cannot be told from anything", hint=hint)
     rule = dataclasses.replace(
-        rule, allowed=allowed, reference=_reference(match["reference"], rule), floor=_floor(match, rule.unit, where)
+        rule,
+        allowed=allowed,
+        reference=_reference(match["reference"], rule),
+        floor=_floor(match, rule.unit, where, metric.largest(rule.stat)),
     )
     _check_kept(rule)
     return rule
@@ -228,13 +247,23 @@ def _reference(word: str | None, rule: Rule) -> Reference:
     return "control" if word == "control" else "baseline"
 
 
-def _floor(match: re.Match[str], unit: str, where: str) -> float:
+def _floor(match: re.Match[str], unit: str, where: str, largest: float | None) -> float:
     if not match["floor"]:
         return 0.0
     floor = convert(float(match["floor"]), match["floor_unit"] or unit, unit, where=where)
     if not 0 <= floor < math.inf:
         raise ConfigError(f"{where}: the floor is {match['floor']}", hint="Write a finite number, 0 or more.")
+    most = _most(unit) if largest is None else largest
+    if floor >= most:
+        words = f"the floor of {floor:g} {unit} is more than anything gets worse by"
+        raise ConfigError(f"{where}: {words}", hint=f"Write less than {most:g} {unit}.")
     return floor
+
+
+def _most(unit: str) -> float:
+    """Return in a unit what no run comes near."""
+    dimension, factor = UNITS[unit]
+    return _OUT_OF_REACH[dimension] / factor if dimension in _OUT_OF_REACH else _BILLION
 
 
 def _check_kept(rule: Rule) -> None:
@@ -273,7 +302,8 @@ def parse_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
     return rules
 
 
-def _metric(key: str, text: str) -> Metric:
+def _metric(name: str, text: str) -> Metric:
+    key = ALIASES.get(name, name)
     if key not in KNOWN:
         raise ConfigError(f"gate rule {text!r}: unknown metric {key!r}", hint=nearest(key, KNOWN))
     metric = KNOWN[key]
@@ -327,10 +357,14 @@ def _point(load: str | None, metric: Metric, text: str) -> LoadPoint | None:
         raise ConfigError(f"gate rule {text!r}: {what} is that of all loads", hint=f"Leave out @{load}.")
     if "/" in load:
         return LoadPoint(rate=_rate(load, text))
-    if not load.isdecimal() or int(load) < 1:
-        hint = "Write a number, at least 1, after @; a rate ends in /s, as in @5/s."
-        raise ConfigError(f"gate rule {text!r}: concurrency {load!r}", hint=hint)
+    if not load.isdecimal() or len(load) > _MOST_DIGITS or int(load) < 1:
+        hint = f"Write a number from 1 to {10**_MOST_DIGITS - 1} after @; a rate ends in /s, as in @5/s."
+        raise ConfigError(f"gate rule {_cut(text)!r}: concurrency {_cut(load)!r}", hint=hint)
     return LoadPoint(concurrency=int(load))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _rate(load: str, text: str) -> float:
@@ -370,6 +404,15 @@ def _check_limit(limit: float, metric: Metric, stat: str, text: str) -> None:
             f"gate rule {text!r}: {metric.key} is never more than {largest:g}",
             hint=f"Write a share from 0 to {largest:g}, or a percentage such as {limit:g}%.",
         )
+
+
+def _check_reached(rule: Rule, limit: float) -> None:
+    """Refuse limits that nothing which is measured comes near: too large, or too little to ask for."""
+    most = _most(rule.unit)
+    if limit > most or (rule.wants_more and 0 < limit < 1 / _BILLION):
+        verb = "breaks" if limit > most and rule.wants_more else "keeps"
+        hint = f"Write a limit from {1 / _BILLION:g} to {most:g} {rule.unit}."
+        raise ConfigError(f"gate rule {rule.text!r}: every run {verb} it", hint=hint)
 
 
 def _check_decides(comparison: str, limit: float, largest: float | None, text: str) -> None:

@@ -7,6 +7,7 @@ neither does anything that a partial or degraded run measured; a failure stays a
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from specdeploy.errors import ConfigError
@@ -44,12 +45,21 @@ def evaluate(rules: Sequence[Rule], load_report: Mapping[str, Any], evidence: Ev
     document = LoadDocument(load_report)
     relative = [rule for rule in rules if rule.reference and not rule.is_of_engines]
     judged = dict(zip(map(id, relative), judge_relative(relative, document, evidence), strict=True))
-    verdicts = tuple(judged.get(id(rule)) or _judge(rule, document, evidence) for rule in rules)
+    found = (judged.get(id(rule)) or _judge(rule, document, evidence) for rule in rules)
+    verdicts = tuple(_with_cure(verdict, evidence) for verdict in found)
     fingerprint = fingerprint_of(document.data)
     confidence = evidence.at_this_look(evidence.confidence)
     return Verdict(
         rules=verdicts, confidence=confidence, fingerprint=fingerprint, look=evidence.look, share=evidence.share
     )
+
+
+def _with_cure(verdict: RuleVerdict, evidence: Evidence) -> RuleVerdict:
+    """Say how a rule that is open for lack of data only is decided."""
+    if not (verdict.more_decides and evidence.can_repeat):
+        return verdict
+    reason = f"{verdict.reason.removesuffix('.')}; `--repeat-until 20min` measures on until it is decided."
+    return dataclasses.replace(verdict, reason=reason)
 
 
 def _judge(rule: Rule, document: LoadDocument, evidence: Evidence) -> RuleVerdict:

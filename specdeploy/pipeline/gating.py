@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,7 @@ from specdeploy.gate.verdict import evaluate
 from specdeploy.pipeline.record_files import reading_records
 from specdeploy.pipeline.subject import read_document
 from specdeploy.pipeline.workspace import workspace
+from specdeploy.system.clock import SystemClock
 from specdeploy.system.files import explained, write_atomic
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ def evidence_for(
             look=look,
             # A run that has grown was looked at before, whoever looks at it now.
             share=share_of(look) if growing or look > 1 else 1.0,
+            can_repeat=not growing,
         )
 
 
@@ -144,7 +147,8 @@ def update_baseline(loaded: LoadedConfig, *, label: str = "", reset: bool = Fals
         reset: Whether a new baseline is begun, whatever was there.
 
     Raises:
-        ConfigError: A document cannot be read, the run is in the baseline already, or the file cannot be written.
+        ConfigError: A document cannot be read, the run is in the baseline already or of the future, or the file cannot
+            be written.
 
         CannotDecide: Nothing was measured, or the run is nothing to compare with.
     """
@@ -152,7 +156,8 @@ def update_baseline(loaded: LoadedConfig, *, label: str = "", reset: bool = Fals
     load = read_document(path)
     if load is None:
         raise CannotDecide(f"there is no {path}: nothing has been measured", hint="run `specdeploy load` first")
-    baseline = with_run(None if reset else read_baseline(loaded), LoadDocument(load), label=label)
+    now = dt.datetime.fromisoformat(SystemClock().now_iso())
+    baseline = with_run(None if reset else read_baseline(loaded), LoadDocument(load), label=label, now=now)
     with explained(baseline_path(loaded)):
         # Half of a surrogate pair, which some server may say, is no UTF-8; written out it is JSON all the same.
         write_atomic(baseline_path(loaded), render_baseline(baseline).encode("utf-8", "backslashreplace"))

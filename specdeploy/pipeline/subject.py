@@ -149,14 +149,23 @@ def _check_file(path: Path, what: str) -> None:
         )
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse an object that has a key twice: one of the two values would be taken, and nobody sees which."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"an object has the key {next(key for key in keys if keys.count(key) > 1)!r} twice")
+    return found
+
+
 def read_document(path: Path) -> dict[str, Any] | None:
     """Return the JSON object of a file; None when there is no file.
 
     Raises:
-        ConfigError: It cannot be read, or holds something else.
+        ConfigError: It cannot be read, has a key twice, or holds something else.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except FileNotFoundError:
         return None
     except OSError as error:

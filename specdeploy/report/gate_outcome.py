@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from specdeploy.errors import EXIT_CANNOT_DECIDE, EXIT_OK, SpecdeployError
 from specdeploy.findings import Finding
 from specdeploy.report.exports.readings import finite, load_label
-from specdeploy.report.numbers import amount
+from specdeploy.report.numbers import amount, told_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -69,13 +69,21 @@ def where(entry: Mapping[str, Any]) -> str:
 
 def measured(rule: Mapping[str, Any]) -> str:
     """Return what was measured, with its unit."""
-    return amount(finite(rule.get("value")), str(rule.get("unit", "")))
+    return _shown(rule)[0]
 
 
 def limit(rule: Mapping[str, Any]) -> str:
     """Return what was asked for, with its unit; empty when the rule has no number of its own."""
-    value = finite(rule.get("limit"))
-    return "" if value is None else f"{rule.get('comparison', '')} {amount(value, str(rule.get('unit', '')))}".strip()
+    shown = _shown(rule)[1]
+    return f"{rule.get('comparison', '')} {shown}".strip() if shown else ""
+
+
+def _shown(rule: Mapping[str, Any]) -> tuple[str, str]:
+    """Return value and limit, with digits that tell them apart."""
+    value, asked, unit = finite(rule.get("value")), finite(rule.get("limit")), str(rule.get("unit", ""))
+    if value is None or asked is None:
+        return amount(value, unit), "" if asked is None else amount(asked, unit)
+    return told_apart(value, asked, unit)
 
 
 def complaint(gate: Mapping[str, Any]) -> str:

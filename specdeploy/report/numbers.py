@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
 DASH: Final = "\N{EN DASH}"
 NOT_MEASURED: Final = "not measured"
+#: What a double has, and none more.
+_MOST_DIGITS: Final = 17
 #: Stored unit -> how it is written; what is not here is written as it is stored.
 _SHOWN: Final = {
     "tokens/sec": "tokens/s",
@@ -55,12 +60,39 @@ def amount(value: float | None, unit: str) -> str:
     return f"{number(value, unit)} {shown_unit(unit)}"
 
 
-def size(value: float) -> str:
+def told_apart(value: float, other: float, unit: str, write: Callable[[float, str], str] = amount) -> tuple[str, str]:
+    """Write two values with their unit, and with as many digits as tell them apart where they are not equal.
+
+    Args:
+        value: One of them.
+
+        other: The other one.
+
+        unit: Of both.
+
+        write: How they are written where that is enough.
+    """
+    both = write(value, unit), write(other, unit)
+    digits = 5
+    while both[0] == both[1] and value != other and digits <= _MOST_DIGITS:
+        both = _with_digits(value, unit, digits), _with_digits(other, unit, digits)
+        digits += 1
+    return both
+
+
+def _with_digits(value: float, unit: str, digits: int) -> str:
+    if unit == "B":
+        return size(value, digits)
+    scaled = value * 100 if unit == "ratio" else value
+    return f"{scaled:.{digits}g}{'' if unit == 'x' else ' '}{shown_unit(unit)}"
+
+
+def size(value: float, digits: int = 4) -> str:
     """Write bytes in the largest binary unit of which there is one at least: ``186.2 MiB``."""
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if value >= 2.0**power:
-            return f"{value / 2.0**power:.4g} {unit}"
-    return f"{value:.4g} B"
+            return f"{value / 2.0**power:.{digits}g} {unit}"
+    return f"{value:.{digits}g} B"
 
 
 def times(ratio: float) -> str:

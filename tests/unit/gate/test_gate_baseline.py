@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import datetime as dt
 import json
 
 import pytest
@@ -79,6 +80,26 @@ def test_old_runs_make_room() -> None:
     assert many.runs[0].created.startswith("2026-03-04")
 
 
+def test_many_runs_a_day_do_not_drive_out_the_days_before() -> None:
+    """Of a day the last run counts, so the others of it are dropped first."""
+    busy = baseline([1.0] * (MOST_RUNS + 6), step=0.1)
+
+    assert (len(busy.runs), len(busy.days)) == (MOST_RUNS, 3)
+    assert [run.created for run in busy.runs[:2]] == ["2026-03-01T23:54:00+00:00", "2026-03-02T02:18:00+00:00"]
+
+
+def test_a_run_of_the_future_is_refused() -> None:
+    """No later run could be added any more, and no one would be asked for a new baseline."""
+    now = dt.datetime(2026, 3, 10, tzinfo=dt.UTC)
+    ahead = {**run(9), "created": "2026-03-12T00:00:00+00:00"}
+
+    assert with_run(BASELINE, LoadDocument(run(9)), now=now).runs[-1].day == "2026-03-10"
+    with pytest.raises(ConfigError, match="in the future"):
+        with_run(BASELINE, LoadDocument(ahead), now=now)
+    with pytest.raises(ConfigError, match="no date of a run"):
+        with_run(BASELINE, LoadDocument({**run(9), "created": "9998-01-01T00:00:00+00:00"}))
+
+
 def test_a_metric_that_a_run_lacks_is_absent_and_not_zero() -> None:
     """In that run alone; the history leaves the column out."""
     load = run(9)
@@ -143,6 +164,7 @@ def test_a_label_is_one_line() -> None:
         changed(schema_version="2.0"),
         changed(schema_version=1.0),
         changed(fingerprint=None),
+        changed(fingerprint={}),
         changed(fingerprint={"driver": 550}),
         changed(runs=None),
         changed(runs=[]),
@@ -150,6 +172,7 @@ def test_a_label_is_one_line() -> None:
         changed(runs=json.loads(TEXT)["runs"][::-1]),
         changed(runs=json.loads(TEXT)["runs"][:1] * 5),
         changed(runs=[*json.loads(TEXT)["runs"][:4], {"created": "9999-12-31T23:59:59-23:59"}]),
+        changed(runs=[*json.loads(TEXT)["runs"][:4], {"created": "9998-01-01T00:00:00+00:00"}]),
         changed(runs=[*json.loads(TEXT)["runs"][:4], {"created": "2026-03-09T00:00:00+00:00", "label": "\n"}]),
         changed(series=None),
         changed(series={}),
@@ -265,6 +288,7 @@ DEPLOYED = {
         ("environment", "python", "3.12.1", "machine.python"),
         ("deployment", "profile", "llmapi", "profile"),
         ("deployment", "release", "1.3.0", "release"),
+        ("deployment", "protocol", "http", "protocol"),
         ("deployment", "image", "registry/triton@sha256:def", "image"),
         ("deployment", "engines", {"target": {"key": "c" * 64}, "draft": {"key": "b" * 64}}, "engine.target"),
         (
@@ -297,7 +321,7 @@ def test_the_fingerprint_that_a_run_kept_counts() -> None:
     assert verdict.to_dict(created="now")["fingerprint"] == kept
 
 
-@pytest.mark.parametrize("junk", [7, "text", ["gpus"], {"gpus": 8}, {"gpus": None}])
+@pytest.mark.parametrize("junk", [7, 0, "text", "", False, ["gpus"], [], {}, {"gpus": 8}, {"gpus": None}])
 def test_a_fingerprint_that_is_none_is_an_error(junk) -> None:
     """And never one that agrees with all."""
     with pytest.raises(ConfigError, match="fingerprint"):

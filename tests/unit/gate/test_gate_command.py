@@ -89,11 +89,15 @@ def test_rules_of_the_command_line_are_judged_as_well() -> None:
 
 
 def test_losslessness_is_read_from_the_smoke_test() -> None:
-    """Which may be missing, and is then not measured."""
+    """Which may be missing, and is then not measured, or of engines that nobody knows."""
     rule = ["gate", "--rule", "lossless.divergences <= 0"]
 
     assert run_command(rule) == 3
     Path("reports/smoke.json").write_text(json.dumps(smoke(check())))
+    assert run_command(rule) == 3
+    load = run(load=LOAD)
+    load["deployment"] = smoke()["deployment"]
+    Path("reports/load.json").write_text(json.dumps(load))
     assert run_command(rule) == 0
     Path("reports/smoke.json").write_text(json.dumps(smoke(check(status="fail", divergence=1))))
     assert run_command(rule) == 1

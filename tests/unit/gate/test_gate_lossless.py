@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +11,9 @@ from specdeploy.gate.rules import parse_rules
 from specdeploy.gate.verdict import Evidence, evaluate
 from tests.unit.bench.simulated import load_report
 
-LOAD = load_report()
+ENGINES = {"target": {"key": "a" * 64}, "draft": {"key": "b" * 64}}
+DEPLOYMENT = {"profile": "cpu", "release": "1.2.1", "speculation": {"num_draft_tokens": 4}, "engines": ENGINES}
+LOAD = {**load_report(), "deployment": {**DEPLOYMENT, "protocol": "grpc"}}
 
 
 def check(name="lossless-greedy", status="pass", compared=20, **kinds) -> dict:
@@ -26,6 +26,7 @@ def smoke(*checks, **changes) -> dict:
     return {
         "schema_version": "1.1",
         "kind": "smoke",
+        "deployment": DEPLOYMENT,
         "checks": [{"name": "ready", "status": "pass"}, *checks],
         **changes,
     }
@@ -59,6 +60,11 @@ NONE, FEW = "lossless.divergences <= 0", "lossless.ties <= 3"
         (NONE, None, "not_measured", None),
         (FEW, smoke(check(tie=2, unstable=1)), "pass", 3),
         (FEW, smoke(check(tie=2), check("lossless-batch", unstable=2)), "fail", 4),
+        (FEW, smoke(check(tie=2), check("lossless-sampled", "undecided")), "undecided", 2),
+        (FEW, smoke(check(tie=2), check("lossless-sampled", "fail")), "undecided", 2),
+        (FEW, smoke(check(tie=2), interrupted=True), "undecided", 2),
+        (FEW, smoke(check(tie=2), server_lost="gone"), "undecided", 2),
+        (FEW, smoke(check(tie=4), server_lost="gone"), "fail", 4),
         (FEW, None, "not_measured", None),
     ],
 )
@@ -81,17 +87,39 @@ def test_what_differs_in_the_load_test_is_in_the_budget_of_ties() -> None:
     assert judge(NONE, None, outputs).status == "not_measured"
 
 
-def test_a_smoke_test_of_another_deployment_is_not_comparable() -> None:
-    """Engines are compared by their keys, where both tests tell them."""
-    load = copy.deepcopy(LOAD)
-    load["deployment"]["engines"] = {"target": {"key": "a" * 64}}
-    same, other = ({"deployment": {"engines": {"target": {"key": key * 64}}}} for key in "ab")
-    verdicts = [
-        evaluate(parse_rules([NONE]), load, Evidence(smoke=smoke(check(), **of))).rules[0] for of in (same, other)
-    ]
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        (
+            {**DEPLOYMENT, "engines": {**ENGINES, "target": {"key": "c" * 64}}},
+            "engine.target is 'cccccccccccccccc' there",
+        ),
+        ({**DEPLOYMENT, "engines": {"target": ENGINES["target"]}}, "engine.draft is '-' there"),
+        ({**DEPLOYMENT, "profile": "llmapi"}, "profile is 'llmapi' there and 'cpu' here"),
+        ({**DEPLOYMENT, "release": "1.0.0"}, "release is '1.0.0' there"),
+        ({**DEPLOYMENT, "speculation": {"num_draft_tokens": 6}}, "speculation.num_draft_tokens is '6' there"),
+        ({**DEPLOYMENT, "model": "another"}, "model is 'another' there"),
+        ({**DEPLOYMENT, "engines": {}}, "smoke test does not tell which engines"),
+        ({**DEPLOYMENT, "engines": {"target": {"key": ""}}}, "smoke test does not tell which engines"),
+        (None, "smoke test does not tell which engines"),
+    ],
+)
+@pytest.mark.parametrize("rule", [NONE, FEW])
+def test_a_smoke_test_of_another_deployment_is_not_comparable(rule, there, said) -> None:
+    """What answers is named where it differs; what one of them does not tell is not taken to be alike."""
+    verdict = judge(rule, smoke(check(), deployment=there))
 
-    assert [verdict.status for verdict in verdicts] == ["pass", "not_comparable"]
-    assert "engine.target" in verdicts[1].reason
+    assert verdict.status == "not_comparable"
+    assert said in verdict.reason
+
+
+def test_a_load_test_that_tells_no_engines_is_not_comparable() -> None:
+    """Nobody knows whether its answers are those that were judged."""
+    load = {**LOAD, "deployment": {**DEPLOYMENT, "engines": {}}}
+    verdict = evaluate(parse_rules([NONE]), load, Evidence(smoke=smoke(check()))).rules[0]
+
+    assert verdict.status == "not_comparable"
+    assert "load test does not tell which engines" in verdict.reason
 
 
 @pytest.mark.parametrize(
@@ -103,6 +131,15 @@ def test_a_smoke_test_of_another_deployment_is_not_comparable() -> None:
         smoke(checks=None),
         smoke(checks=[7]),
         smoke(check(status="fine")),
+        smoke(check(status=[])),
+        smoke(check(status={})),
+        smoke(check(status=True)),
+        smoke(check(status="skip")),
+        smoke(check(status="skip", compared=0, tie=1)),
+        smoke(check(diverged=3)),
+        smoke(check(compared=2, tie=3)),
+        smoke(check(compared=10**400)),
+        smoke(deployment=7),
         smoke(check(tie=-1)),
         smoke(check(tie=1.5)),
         smoke(check(tie=True)),
@@ -125,6 +162,7 @@ def test_a_result_that_cannot_be_trusted_is_an_error(result) -> None:
         {"compared": 1, "identical": 2},
         {"compared": 1, "identical": -1},
         {"compared": True, "identical": 1},
+        {"compared": 10**400, "identical": 10**400},
     ],
 )
 def test_outputs_that_cannot_be_trusted_are_an_error(outputs) -> None:

@@ -9,6 +9,7 @@ import json
 import pytest
 
 from specdeploy.bench.load_report import build_load_report
+from specdeploy.bench.paired import paired_ratio
 from specdeploy.bench.schedule import LoadSettings
 from specdeploy.errors import ConfigError
 from specdeploy.gate.baseline import with_run
@@ -104,7 +105,9 @@ def test_a_difference_below_the_floor_is_no_regression() -> None:
     load = run(9, request_latency=1.2)
     worse_ms = 0.2 * LOAD["arms"][1]["metrics"]["request_latency"]["avg"]
 
-    assert judge(f"request_latency@1: 5% floor {worse_ms * 1.1}ms", load).status == "pass"
+    kept = judge(f"request_latency@1: 5% floor {worse_ms * 1.1}ms", load)
+    assert kept.status == "pass"
+    assert kept.rules[0].value <= kept.rules[0].limit
     assert judge(f"request_latency@1: 5% floor {worse_ms * 0.8}ms", load).status == "fail"
 
 
@@ -114,9 +117,24 @@ def test_a_baseline_needs_runs_of_several_days() -> None:
 
     few = judge(rule, run(9), baseline=baseline((1.0, 1.02, 0.99, 1.01)))
     assert (few.status, few.rules[0].value is None) == ("undecided", False)
-    assert "4 day(s), and 5 are needed" in few.rules[0].reason
+    assert "4 other day(s), and 5 are needed" in few.rules[0].reason
     assert judge(rule, run(9), baseline=baseline((1.0, 1.02, 0.99, 1.01)), baseline_runs=4).status == "pass"
     assert judge(rule, run(9), baseline=same_day).status == "undecided"
+
+
+def test_a_run_is_no_reference_for_itself() -> None:
+    """What failed fails as well once it was added to the baseline, with whatever else was measured on its day."""
+    failed = run(5, request_latency=1.2)
+    followed = with_run(BASELINE, LoadDocument(run(4.9, request_latency=1.3)))
+    followed = with_run(followed, LoadDocument(failed))
+
+    before, after = (judge("request_latency: 5%", failed, baseline=found) for found in (BASELINE, followed))
+    assert (before.status, after.status) == ("fail", "fail")
+    assert before.rules == after.rules
+    short = judge("request_latency: 5%", run(4.1))
+    assert (short.status, short.rules[0].numbers) == ("undecided", {})
+    assert "4 other day(s)" in short.rules[0].reason
+    assert "adds one that was measured on another day" in short.rules[0].reason
 
 
 def test_without_a_baseline_nothing_was_measured_to_compare_with() -> None:
@@ -138,6 +156,7 @@ def test_another_fingerprint_is_not_comparable() -> None:
     assert [rule.status for rule in verdict.rules] == ["not_comparable", "pass"]
     assert (verdict.status, verdict.exit_code) == ("not_comparable", 3)
     assert "machine.cpu_cores is '64' here and '-' in the baseline" in verdict.rules[0].reason
+    assert "specdeploy gate baseline update --reset" in verdict.rules[0].reason
 
 
 def test_a_failure_outweighs_what_is_not_comparable() -> None:
@@ -178,7 +197,7 @@ def paired(ratios, key="speedup"):
     """A document whose pairs have these ratios at concurrency 1."""
     load = copy.deepcopy(LOAD)
     place = load["speedup"]["1"] if key == "speedup" else load["speedup"]["1"][key]
-    place["ratios"], place["pairs"] = list(ratios), len(ratios)
+    place |= paired_ratio(ratios, [number % 2 == 0 for number in range(len(ratios))]).to_dict()
     return load
 
 
@@ -251,19 +270,30 @@ def test_a_run_that_tells_no_categories_apart_says_so() -> None:
 def test_a_speedup_is_compared_with_that_of_the_baseline() -> None:
     """It belongs to both arms."""
     worse = run(9)
-    worse["speedup"]["1"]["avg"] *= 0.8
+    found = worse["speedup"]["1"]
+    found |= paired_ratio([0.8 * ratio for ratio in found["ratios"]], found["control_first"]).to_dict()
 
     assert judge("speedup@1: 5%", run(9)).status == "pass"
     assert judge("speedup@1: 5%", worse).status == "fail"
 
 
 @pytest.mark.parametrize(
-    "ratios", [[0.0, 1.0, 1.0, 1.0, 1.0], [float("nan")] * 5, ["1"] * 5, "11111", [float("inf")] * 5]
+    "ratios",
+    [
+        [1.0] * 5,
+        [1e-300, 1e300] * 2,
+        [0.0, 1.0, 1.0, 1.0, 1.0],
+        [float("nan")] * 5,
+        ["1"] * 5,
+        "11111",
+        [float("inf")] * 5,
+    ],
 )
 def test_ratios_that_cannot_be_trusted_are_an_error(ratios) -> None:
-    """No speed is the multiple of nothing."""
+    """No speed is the multiple of nothing, and the interval beside them is theirs."""
     load = copy.deepcopy(LOAD)
-    load["speedup"]["1"]["ratios"] = ratios
+    load["speedup"]["1"] |= {"ratios": ratios, "control_first": []}
 
-    with pytest.raises(ConfigError):
-        judge("output_token_throughput@1: 5% of control", load)
+    for rule in ("output_token_throughput@1: 5% of control", "speedup@1 >= 1"):
+        with pytest.raises(ConfigError):
+            judge(rule, load)

@@ -123,6 +123,24 @@ def test_what_is_not_there_was_not_measured_and_the_sentence_says_how_it_is(rule
     assert said in verdict.reason
 
 
+def test_a_gauge_in_another_unit_is_not_read_as_bytes() -> None:
+    """Bytes are what it is in where it says nothing."""
+    told = {name: {**value, "avg": 81, "unit": "GiB"} for name, value in GAUGES.items()}
+    other = {name: {**value, "unit": "s"} for name, value in GAUGES.items()}
+
+    assert judge("gpu_memory_used <= 80GiB", load(gauges=told)).status == "fail"
+    with pytest.raises(ConfigError, match="not a unit"):
+        judge("gpu_memory_used <= 80GiB", load(gauges=other))
+
+
+def test_a_load_that_was_read_twice_is_an_error() -> None:
+    """Either could be the one that counts."""
+    twice = load()
+
+    with pytest.raises(ConfigError, match="twice"):
+        judge("gpu_memory_used <= 80GiB", {**twice, "server": twice["server"] * 2})
+
+
 def test_an_engine_with_both_roles_is_one() -> None:
     """Its bytes are there once."""
     document = load(engines={"target": engine(), "draft": engine()})

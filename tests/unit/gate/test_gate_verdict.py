@@ -16,7 +16,7 @@ from specdeploy.bench.records import LoadPoint
 from specdeploy.bench.schedule import LoadSettings
 from specdeploy.errors import ConfigError
 from specdeploy.gate.rules import parse_rules
-from specdeploy.gate.verdict import evaluate
+from specdeploy.gate.verdict import Evidence, evaluate
 from tests.unit.bench.simulated import CONTEXT, Simulator, load_report
 
 SIMULATED = load_report()
@@ -279,6 +279,9 @@ def test_no_rules_are_an_error() -> None:
         document(arms=[{"arm": "speculation", "concurrency": None, "rate": 0, "metrics": {}}]),
         document(arms=[{"arm": "speculation", "concurrency": None, "rate": "5", "metrics": {}}]),
         document(arms=[{"arm": "speculation", "concurrency": 1, "rate": 5.0, "metrics": {}}]),
+        document(arms=[{"arm": "speculation", "concurrency": 1, "metrics": latency(avg=200.0)}] * 2),
+        document(arms=[{"arm": "speculation", "concurrency": 10**400, "metrics": {}}]),
+        document(planned=(10**400,)),
         document(plan={}),
         document(plan={"shape": "poisson", "concurrency": []}),
         document(plan={"shape": ["closed"], "concurrency": []}),
@@ -314,10 +317,17 @@ def test_a_document_that_cannot_be_trusted_is_an_error(broken: dict) -> None:
         {"1": {"avg": 1.5, "ci_low": -1, "ci_high": 1.6, "pairs": 5}},
         {"1": {"avg": 1.5, "ci_low": 1.4, "ci_high": 1.6}},
         {"1": {"ci_low": 1.4, "ci_high": 1.6, "pairs": 5}},
+        {"1": {**interval(140, 160, avg=150)["1"], "unit": "%"}},
+        {"1": {**interval(1.4, 1.6)["1"], "unit": None}},
+        {"1": {**interval(1.4, 1.6)["1"], "confidence": 0.01}},
+        {"1": {**interval(1.4, 1.6)["1"], "confidence": None}},
+        interval(1.4, 1.6, avg=1.7),
+        interval(1.4, 1.6, avg=1.3),
+        interval(1.4, 1.6, pairs=10**400),
     ],
 )
 def test_an_interval_that_cannot_be_trusted_is_an_error(speedup: dict) -> None:
-    """Bounds out of order, half an interval, no count of pairs."""
+    """Bounds out of order, half an interval, no count of pairs, another unit or confidence, a mean beside it."""
     with pytest.raises(ConfigError):
         judge("speedup >= 1", document(speedup=speedup))
 
@@ -346,3 +356,29 @@ def test_a_fuzzed_document_never_passes_by_accident(key: str, value: object) -> 
     except ConfigError:
         return
     assert verdict.exit_code != 0
+
+
+@pytest.mark.parametrize("rule", ["request_latency@8 <= 1s", "speedup@8 >= 1", "request_latency@8: 5% of control"])
+def test_a_load_that_was_not_measured_is_told_which_were(rule: str) -> None:
+    """So that the rule can be mended, or the load test."""
+    assert "the loads that were are concurrency 1, concurrency 2." in judge(rule, SIMULATED).rules[0].reason
+
+
+def test_a_rule_that_more_of_the_load_decides_names_the_option() -> None:
+    """Where that is possible, and is not what is being done."""
+    rules, load = parse_rules(["speedup >= 1.5"]), document(speedup=interval(1.4, 1.6))
+    alone, repeatable = (evaluate(rules, load, Evidence(can_repeat=can)).rules[0].reason for can in (False, True))
+
+    assert "--repeat-until" not in alone
+    assert repeatable.endswith("holds both sides of 1.5x; `--repeat-until 20min` measures on until it is decided.")
+
+
+def test_numbers_that_look_alike_have_more_digits() -> None:
+    """What is not kept by a hair is seen to be."""
+    load = document(metrics=latency(avg=200.004))
+
+    assert "is 200.004 ms, which is not <= 200 ms" in judge("request_latency <= 200ms", load).rules[0].reason
+    assert (
+        "is 200 ms, which is <= 200 ms"
+        in judge("request_latency <= 200ms", document(metrics=latency(avg=200.0))).rules[0].reason
+    )

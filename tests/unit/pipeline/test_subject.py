@@ -9,7 +9,8 @@ import pytest
 
 from specdeploy.config.load import LoadedConfig
 from specdeploy.config.schema import ContainerConfig, DeployConfig, DraftConfig, ModelConfig, ServeConfig
-from specdeploy.pipeline.subject import deployment
+from specdeploy.errors import ConfigError
+from specdeploy.pipeline.subject import deployment, read_document
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,3 +71,12 @@ def test_a_server_in_none_has_none(tmp_path: Path, docker: Path, monkeypatch: py
 def test_what_cannot_be_started_here_has_what_is_named(tmp_path: Path) -> None:
     """It is measured where it runs."""
     assert image(tmp_path, serve=ServeConfig(runner="embedded"), container=ContainerConfig(image=OWN)) == OWN
+
+
+def test_a_document_with_a_key_twice_is_refused(tmp_path: Path) -> None:
+    """One of the two values would be taken, without a word."""
+    path = tmp_path / "smoke.json"
+    path.write_text('{"checks": [{"status": "fail", "status": "pass"}]}')
+
+    with pytest.raises(ConfigError, match="the key 'status' twice"):
+        read_document(path)

@@ -339,3 +339,17 @@ def test_documents_of_a_gate_are_plain_json() -> None:
     document = gate_outcome.unjudged(ConfigError("why"), created="now")
 
     assert json.loads(json.dumps(document)) == document
+
+
+def test_a_measured_value_and_its_limit_are_told_apart() -> None:
+    """With more digits where three are the same, and none are added to what is equal."""
+    near = {"value": 0.3801, "limit": 0.3799, "unit": "x", "comparison": ">="}
+    large = {"value": 456_401.0, "limit": 456_400.0, "unit": "B", "comparison": "<="}
+    same = {"value": 0.5, "limit": 0.5, "unit": "ratio", "comparison": "<="}
+
+    assert (gate_outcome.measured(near), gate_outcome.limit(near)) == (
+        "0.3801\N{MULTIPLICATION SIGN}",
+        ">= 0.3799\N{MULTIPLICATION SIGN}",
+    )
+    assert gate_outcome.measured(large) != gate_outcome.limit(large).removeprefix("<= ")
+    assert (gate_outcome.measured(same), gate_outcome.limit(same)) == ("50 %", "<= 50 %")
