@@ -27,7 +27,7 @@ def noisy(value: float, factor: float = 1.0) -> tuple[float, ...]:
 
 
 BASELINE = Baseline(
-    fingerprint={},
+    fingerprint={"profile": "cpu"},
     runs=tuple(Run(created=f"2026-03-{day + 1:02}T09:30:00+00:00", label=f"commit-{day}") for day in range(16)),
     series={
         "request_latency.p99@1#speculation": Series(unit="ms", values=noisy(100.0, 1.2)),
