@@ -113,6 +113,15 @@ def test_a_smoke_test_of_another_deployment_is_not_comparable(rule, there, said)
     assert said in verdict.reason
 
 
+def test_a_load_test_of_another_server_is_not_told_to_build_engines() -> None:
+    """The smoke test was of the deployment."""
+    load = {**LOAD, "deployment": {"name": "", "profile": "openai", "model": "m"}}
+    verdict = evaluate(parse_rules([NONE]), load, Evidence(smoke=smoke(check()))).rules[0]
+
+    assert verdict.status == "not_comparable"
+    assert "profile is 'cpu' there and 'openai' here" in verdict.reason
+
+
 def test_a_load_test_that_tells_no_engines_is_not_comparable() -> None:
     """Nobody knows whether its answers are those that were judged."""
     load = {**LOAD, "deployment": {**DEPLOYMENT, "engines": {}}}

@@ -106,7 +106,7 @@ def test_the_gate_table_explains_what_did_not_pass() -> None:
 
     assert all(rule["rule"] in text for rule in DOCUMENTS["gate"]["rules"])
     assert text.count("NOT MEASURED") == 2
-    assert "concurrency 8 was not measured: the loads that were are concurrency 1, concurrency 2." in text
+    assert "was not measured: the loads that were are concurrency 1" in text
     assert text.endswith("gate: NOT MEASURED (exit code 3)")
 
 
