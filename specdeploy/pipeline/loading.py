@@ -144,6 +144,17 @@ def misfit(loaded: LoadedConfig, document: Mapping[str, Any]) -> str:
     return "; ".join(f"{field} was {there} and is {here}" for field, there, here in others[:1])
 
 
+def other_control(document: Mapping[str, Any]) -> str:
+    """Return where another server was that answered for the control of a load test; empty where none did.
+
+    Args:
+        document: The ``load.json`` of the load test.
+    """
+    measured = document.get("deployment")
+    control = measured.get("control") if isinstance(measured, dict) else None
+    return str(control.get("server") or control.get("name") or "another server") if isinstance(control, dict) else ""
+
+
 def go_on(
     loaded: LoadedConfig,
     endpoints: Addresses,
