@@ -124,10 +124,10 @@ class Deployment:
             return False
         if other := loading.other_control(document):
             raise ConfigError(
-                f"the control of the last load test was {other}, and --repeat-until measures with no other control than "
-                "this deployment's own target",
-                hint="judge that run by `specdeploy gate`; for more pairs measure it again with a larger load.pairs; or "
-                "run `specdeploy load` first, to compare with the target alone",
+                f"the control of the last load test was {other}, and --repeat-until measures with no other control "
+                "than this deployment's own target",
+                hint="judge that run by `specdeploy gate`; for more pairs measure it again with a larger load.pairs; "
+                "or run `specdeploy load` first, to compare with the target alone",
             )
         why = loading.misfit(self._loaded, document) if place.records_jsonl.is_file() else "its records are missing"
         if why:
