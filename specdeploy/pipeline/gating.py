@@ -18,7 +18,7 @@ from specdeploy.gate.verdict import evaluate
 from specdeploy.pipeline.record_files import reading_records
 from specdeploy.pipeline.subject import read_document
 from specdeploy.pipeline.workspace import workspace
-from specdeploy.system.files import explained, write_atomic
+from specdeploy.system.files import explained, require_regular, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -67,7 +67,7 @@ def evidence_for(
         yield Evidence(
             smoke=read_document(place.smoke_json) if lossless else None,
             baseline=read_baseline(loaded) if _relative(rules) else None,
-            requests=None if records is None else stack.enter_context(reading_records(records)),
+            requests=None if records is None else stack.enter_context(reading_records(records, load)),
             baseline_runs=wanted.baseline_runs,
             confidence=wanted.confidence,
             look=look,
@@ -105,7 +105,8 @@ def _records(loaded: LoadedConfig, load: Mapping[str, Any]) -> Path | None:
     if not isinstance(name, str) or Path(name).name != name:
         raise ConfigError(f"load report: its records are in {name!r}, not in a file beside it", hint="Measure again.")
     path = workspace(loaded).reports / name
-    return path if path.is_file() else None
+    # What is there, and is no file, is refused as it is read.
+    return path if path.exists() else None
 
 
 def baseline_path(loaded: LoadedConfig) -> Path:
@@ -121,6 +122,7 @@ def read_baseline(loaded: LoadedConfig) -> Baseline | None:
     """
     path = baseline_path(loaded)
     try:
+        require_regular(path)
         with path.open("rb") as file:
             # No more than a baseline can have: the reader refuses what is longer.
             data = file.read(4 * MOST_CHARACTERS + 1)

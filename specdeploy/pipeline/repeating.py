@@ -141,10 +141,9 @@ class Deployment:
     def go_on(self, pairs: int) -> str:
         """Add pairs to the load test."""
         place = workspace(self._loaded)
-        with reading_records(place.records_jsonl) as records:
-            earlier = Earlier(
-                document=_read(self._loaded), records=records, epoch_offset_s=SystemClock().epoch_offset_s()
-            )
+        document = _read(self._loaded)
+        with reading_records(place.records_jsonl, document) as records:
+            earlier = Earlier(document=document, records=records, epoch_offset_s=SystemClock().epoch_offset_s())
             return loading.go_on(self._loaded, self._there(), earlier, pairs, on_progress=self._on_progress)
 
     def _there(self) -> Addresses:

@@ -15,6 +15,7 @@ from specdeploy.pipeline.launching import runner_of
 from specdeploy.pipeline.machine import image_digest, image_name
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.system.clock import SystemClock
+from specdeploy.system.files import require_regular
 from specdeploy.triton.client.triton import TritonClient
 from specdeploy.triton.repository import names
 from specdeploy.triton.repository.models import engine_drafts
@@ -156,6 +157,7 @@ def read_document(path: Path) -> dict[str, Any] | None:
         ConfigError: It cannot be read, or holds something else.
     """
     try:
+        require_regular(path)
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None

@@ -50,6 +50,9 @@ def measured(day: float = 0.0, **factors) -> None:
     """Put the results of a load test where `specdeploy load` would."""
     Path("reports").mkdir(exist_ok=True)
     Path("reports/load.json").write_text(json.dumps(run(day, load=LOAD, **factors)))
+    if factors:
+        # Whose records these numbers are not.
+        Path("reports/load_records.jsonl").unlink(missing_ok=True)
 
 
 def five_days() -> None:
@@ -109,6 +112,25 @@ def test_claims_are_read_from_the_raw_records() -> None:
     assert run_command(["gate", "--rule", "request_latency.p50 <= 60s"]) == 2
     Path("reports/load_records.jsonl").unlink()
     assert run_command(["gate", "--rule", "request_latency.p50 <= 60s"]) == 0
+
+
+def test_records_that_contradict_the_document_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of as many requests, but another run: by their percentile where the document has no digest, else by that."""
+    quick, _ = Simulator(seed=7).run(PLAN.settings)
+    Path("reports/load_records.jsonl").write_text(records_to_jsonl(quick.records))
+    assert run_command(["gate", "--rule", "request_latency.p50 <= 60s"]) == 2
+    assert "the raw records come to request_latency.p50 = " in capsys.readouterr().err
+    Path("reports/load.json").write_text(json.dumps(LOAD | {"records_sha256": "0" * 64}))
+    assert run_command(["gate", "--rule", "request_latency.p50 <= 60s"]) == 2
+    assert "records_sha256 is '000" in capsys.readouterr().err
+
+
+def test_records_that_are_no_file_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """And not taken for missing."""
+    Path("reports/load_records.jsonl").unlink()
+    Path("reports/load_records.jsonl").mkdir()
+    assert run_command(["gate", "--rule", "request_latency.p50 <= 60s"]) == 2
+    assert "is no regular file" in capsys.readouterr().err
 
 
 def test_the_baseline_is_shown_and_told_as_history(capsys: pytest.CaptureFixture[str]) -> None:

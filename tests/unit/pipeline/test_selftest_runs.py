@@ -46,4 +46,5 @@ def test_a_server_that_has_gone_between_the_runs_decides_nothing(
 
     assert (found["status"], found["exit_code"]) == ("undecided", 3)
     assert found["reason"] == "the second run did not begin: connection: nobody is there"
-    assert json.loads((tmp_path / "reports/gate-selftest.json").read_text()) == found
+    kept = json.loads((tmp_path / "reports/gate-selftest.json").read_text())
+    assert (kept["status"], kept["reason"]) == (found["status"], found["reason"])
