@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from typing import TYPE_CHECKING
 
-from specdeploy.errors import ConfigError
+from specdeploy.errors import ConfigError, EnvironmentFault
+from specdeploy.system.files import explained, folder_locked_if_free
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -37,6 +39,27 @@ def require_writable(path: Path, named_by: str) -> None:
             f"{named_by}: {path} cannot be written: {error.strerror}",
             hint="name a file in a folder that we may write to; nothing was done yet",
         ) from error
+
+
+@contextlib.contextmanager
+def alone_in(reports: Path) -> Iterator[None]:
+    """Keep other commands that measure out of a report folder during the block.
+
+    Two at once would replace each other's results, and disturb each other's times.
+
+    Raises:
+        ConfigError: The folder cannot be made.
+        EnvironmentFault: Another one measures into it.
+    """
+    with contextlib.ExitStack() as held:
+        with explained(reports):
+            free = held.enter_context(folder_locked_if_free(reports))
+        if not free:
+            raise EnvironmentFault(
+                f"another command is just measuring into {reports}",
+                hint="wait until it has ended, or give this one a folder of its own: --set report.path=FOLDER",
+            )
+        yield
 
 
 def require_appendable(path: Path, named_by: str) -> None:

@@ -18,7 +18,7 @@ from specdeploy.gate.repeats import beyond_help, least_pairs, more_pairs
 from specdeploy.gate.rules import parse_rules
 from specdeploy.pipeline import gating, loading
 from specdeploy.pipeline.gate_rules import rules_of
-from specdeploy.pipeline.outputs import require_writable
+from specdeploy.pipeline.outputs import alone_in, require_writable
 from specdeploy.pipeline.record_files import reading_records
 from specdeploy.pipeline.subject import read_document
 from specdeploy.pipeline.workspace import workspace
@@ -105,7 +105,8 @@ class Deployment:
         self._found: Addresses | None = None
 
     def __enter__(self) -> Self:
-        """Wait until it is needed."""
+        """Wait until it is needed, with the report folder for ourselves."""
+        self._stack.enter_context(alone_in(workspace(self._loaded).reports))
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -390,6 +390,24 @@ def locked_if_free(path: Path) -> Iterator[bool]:
         yield _try_lock(file.fileno())
 
 
+@contextlib.contextmanager
+def folder_locked_if_free(path: Path) -> Iterator[bool]:
+    """Like :func:`locked_if_free`, on a folder itself, which is made when absent: no file of ours is left in it.
+
+    Where folders cannot be locked, as on some network file systems, it is taken for free.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            free = _try_lock(descriptor)
+        except OSError:
+            free = True
+        yield free
+    finally:
+        os.close(descriptor)
+
+
 def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

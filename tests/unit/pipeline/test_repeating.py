@@ -14,6 +14,7 @@ from specdeploy.cli import run as run_command
 from specdeploy.cli._events import LoadLines
 from specdeploy.config.load import load_config
 from specdeploy.errors import ConfigError
+from specdeploy.pipeline.outputs import alone_in
 from specdeploy.pipeline.repeating import Look, gate_until
 from specdeploy.triton.client.failures import RequestFailed
 from tests.unit.bench.fakes import FakeClock
@@ -227,6 +228,17 @@ def test_what_makes_no_sense_is_refused(arguments: list[str], said: str, capsys:
     """Exit code 2, and the cure."""
     assert run_command(["gate", "--rule", "error_rate <= 0", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("words", [["gate", "--repeat-until", "5s"], ["load"], ["load", "--processes", "2"]])
+def test_two_at_once_in_a_folder_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The second one (4): each would replace what the other has measured. Nothing is left of the lock."""
+    with alone_in(Path("reports")):
+        assert run_command(words) == 4
+    assert "another command is just measuring into" in capsys.readouterr().err
+    with alone_in(Path("reports")):
+        assert not list(Path("reports").iterdir())
 
 
 @pytest.mark.usefixtures("clock")
