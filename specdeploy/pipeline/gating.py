@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +16,7 @@ from specdeploy.gate.repeats import share_of
 from specdeploy.gate.requests import needs_requests
 from specdeploy.gate.rules import LOSSLESS
 from specdeploy.gate.verdict import evaluate
+from specdeploy.pipeline.loading import known_differences
 from specdeploy.pipeline.record_files import reading_records
 from specdeploy.pipeline.subject import read_document
 from specdeploy.pipeline.workspace import workspace
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from specdeploy.gate.outcome import Verdict
     from specdeploy.gate.rules import Rule
 
+_SHOWN: Final = 3
 _UPDATE: Final = "`specdeploy gate baseline update`"
 
 
@@ -92,7 +95,20 @@ def judged(loaded: LoadedConfig, rules: Sequence[Rule], load: Mapping[str, Any],
         ConfigError: A document is malformed.
     """
     with evidence_for(loaded, rules, load, growing=growing) as evidence:
-        return evaluate(rules, load, evidence)
+        verdict = evaluate(rules, load, evidence)
+    other = known_differences(loaded, load)
+    return _of_another(verdict, other, str(load.get("created", ""))) if other else verdict
+
+
+def _of_another(verdict: Verdict, other: Sequence[tuple[str, str, str]], created: str) -> Verdict:
+    """Return a verdict that says of each rule that another deployment was measured than the one that is to ship."""
+    words = "; ".join(f"{field} was {there} and is {here}" for field, there, here in other[:_SHOWN])
+    more = f"; and {len(other) - _SHOWN} more differ" if len(other) > _SHOWN else ""
+    reason = f"The load test of {created} measured another deployment: {words}{more}; run `specdeploy load` again."
+    rules = (
+        dataclasses.replace(one, status="not_comparable", reason=reason, more_decides=False) for one in verdict.rules
+    )
+    return dataclasses.replace(verdict, rules=tuple(rules))
 
 
 def _relative(rules: Sequence[Rule]) -> bool:

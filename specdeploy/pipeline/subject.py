@@ -41,13 +41,19 @@ def provenance(loaded: LoadedConfig) -> dict[str, Any]:
 
 def deployment(loaded: LoadedConfig) -> dict[str, Any]:
     """Say what is measured; the engine keys come from the repository that is served, not from what would be built."""
+    return configured(loaded) | {"image": _image(loaded)}
+
+
+def configured(loaded: LoadedConfig) -> dict[str, Any]:
+    """Return :func:`deployment` without what a container engine has to be asked for."""
     config = loaded.config
     manifest = read_document(workspace(loaded).repository / names.MANIFEST) or {}
     return {
         "name": config.name,
         "profile": config.profile,
         "release": config.release,
-        "image": _image(loaded),
+        # Asked for by `deployment`; here for its place.
+        "image": "",
         "speculation": dataclasses.asdict(config.speculation),
         "max_seq_len": config.build.max_seq_len,
         "max_sequences": config.build.max_batch_size,

@@ -14,7 +14,7 @@ from specdeploy.bench.schedule import LoadSettings
 from specdeploy.cli import run as run_command
 from specdeploy.config.load import load_config
 from specdeploy.errors import ConfigError
-from specdeploy.pipeline.measure import preflight
+from specdeploy.pipeline.measure import deployment, preflight
 from tests.unit.bench.simulated import CONTEXT, Simulator
 from tests.unit.gate.test_gate_lossless import check, smoke
 from tests.unit.gate.test_gate_relative import run
@@ -112,6 +112,45 @@ def test_claims_are_read_from_the_raw_records() -> None:
     assert run_command(["gate", "--rule", "request_latency.p50 <= 60s"]) == 2
     Path("reports/load_records.jsonl").unlink()
     assert run_command(["gate", "--rule", "request_latency.p50 <= 60s"]) == 0
+
+
+def of_this(**told: object) -> None:
+    """Let the load test be one of the deployment of the configuration, but for what is told."""
+    now = deployment(load_config(Path("specdeploy.yaml"), {}, {}))
+    Path("reports/load.json").write_text(json.dumps(LOAD | {"deployment": now | told}))
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({}, ""),
+        ({"max_seq_len": 512}, "max_seq_len was 512 and is "),
+        ({"profile": "llmapi"}, "profile was llmapi and is cpu"),
+        ({"engines": {"target": {"key": "ab" * 32}}}, "engine.target was abababababababab and is cdcdcdcdcdcdcdcd"),
+        # What is not told is not known: an image that cannot be asked for, an engine that is not here, a newer field.
+        ({"image": "elsewhere", "engines": {"eagle": {"key": "ab"}}, "release": ""}, ""),
+        # Another server than ours, of which the configuration says nothing.
+        ({"profile": "openai", "max_seq_len": 512}, ""),
+    ],
+)
+def test_a_run_of_another_deployment_never_passes(told: dict, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was measured has to be what is configured and written now, as far as both are known."""
+    Path("triton_repo/models").mkdir(parents=True)
+    Path("triton_repo/models/specdeploy.json").write_text(json.dumps({"engines": {"target": {"key": "cd" * 32}}}))
+    of_this(**told)
+
+    assert run_command(["gate", "--rule", "error_rate <= 0"]) == (3 if said else 0)
+    [rule] = verdict()["rules"]
+    assert rule["status"] == ("not_comparable" if said else "pass")
+    assert said in rule["reason"]
+    if said:
+        assert LOAD["created"] in capsys.readouterr().out
+
+
+def test_a_machine_that_only_judges_needs_no_repository() -> None:
+    """As the job of another machine than that of the load test."""
+    of_this(engines={"target": {"key": "ab" * 32}})
+    assert run_command(["gate", "--rule", "error_rate <= 0"]) == 0
 
 
 def test_records_that_contradict_the_document_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
