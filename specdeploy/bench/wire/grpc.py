@@ -7,9 +7,10 @@ time per response than a thread for each stream does, and several times as much 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.wire.codec import Answer, arrivals, collect
 from specdeploy.bench.wire.exchange import Exchange, Exchanges
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from specdeploy.bench.wire.call import Done, Reply
     from specdeploy.triton.client.stream import Untyped
     from specdeploy.triton.protocol import Chunk, GenerateRequest
+
+
+#: A server that is there ends its streams at once.
+_FAREWELL_S: Final = 0.5
 
 
 class GrpcCodec:
@@ -103,6 +108,9 @@ class GrpcWire(Exchanges):
         """Cancel what is in flight and disconnect; see ``Wire``."""
         self._closed = True
         self.cancel_all()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL_S):
+                await asyncio.gather(*(stream.finish() for stream in self._streams), return_exceptions=True)
         for stream in tuple(self._streams):
             stream.abort()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -147,6 +155,15 @@ class _Stream:
     def send(self, exchange: Exchange) -> None:
         exchange.link = self
         self._wire.spawn(self._carry(exchange))
+
+    async def finish(self) -> None:
+        """Let the server end the call.
+
+        What gRPC tells of one that was cancelled may come when its loop is closed. A later loop of this process gets
+        it then, since they share a poller, and prints an error.
+        """
+        await self._call.done_writing()
+        await self._call.code()
 
     def abort(self) -> None:
         self._wire.lost(self)
