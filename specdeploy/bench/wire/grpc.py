@@ -114,7 +114,9 @@ class GrpcWire(Exchanges):
         for stream in tuple(self._streams):
             stream.abort()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        channel, self._channel = self._channel, None
+        # What holds the channel keeps gRPC's poller alive.
+        self._idle.clear()
+        channel, self._channel, self._stub = self._channel, None, None
         if channel is not None:
             await channel.close()
 
@@ -164,6 +166,7 @@ class _Stream:
         """
         await self._call.done_writing()
         await self._call.code()
+        await self._call.initial_metadata()
 
     def abort(self) -> None:
         self._wire.lost(self)

@@ -288,23 +288,26 @@ class Threads(service_pb2_grpc.GRPCInferenceServiceServicer):
 
 def test_nothing_comes_after_a_loop_has_ended(caplog: pytest.LogCaptureFixture) -> None:
     """Of the streams of one run gRPC tells nothing in the loop of the next, where it would be an error on stderr."""
-    # While one wire is kept, so is the poller that all of them share.
+    # Kept, as a caller may keep them.
     wires: list[GrpcWire] = []
 
     async def scenario(url: str) -> None:
-        wire, replies = GrpcWire(url), []
-        wires.append(wire)
-        await wire.open(4)
-        wire.start(GrpcCodec(model="door").prepare(REQUEST), 30, replies.append)
-        await count_of(wire, 2)
-        await wire.close()
+        both = GrpcWire(url), GrpcWire(url)
+        wires.extend(both)
+        for wire in both:
+            await wire.open(4)
+        for wire in both:
+            wire.start(GrpcCodec(model="door").prepare(REQUEST), 30, [].append)
+            await count_of(wire, 2)
+        for wire in both:
+            await wire.close()
 
-    with futures.ThreadPoolExecutor(8) as threads:
+    with futures.ThreadPoolExecutor(16) as threads:
         server = grpc.server(threads)
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Threads(), server)
         url = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         server.start()
-        for _ in range(8):
+        for _ in range(20):
             asyncio.run(scenario(url))
         server.stop(None).wait()
     assert not [entry for entry in caplog.records if entry.name == "asyncio"]
