@@ -2,7 +2,8 @@
 
 Knows schedules, time-outs and how a run ends; knows no statistics and no wire protocol. A request that fails becomes a
 record with a stable label. The run ends early, and says so, when somebody presses Ctrl-C, when its deadline passes,
-and when several requests in a row cannot reach the server: nothing waits for hours on a server that died.
+when the server says that it was told to stop, and when several requests in a row cannot reach it: nothing waits for
+hours on a server that died.
 
 An open loop sends when the schedule says, whatever became of the requests before. A closed loop sends when an answer
 has ended. An answer is decoded after the request that takes its place has been sent.
@@ -23,7 +24,7 @@ from specdeploy.bench.observation import Observation
 from specdeploy.bench.records import CONTROL, INTERRUPTED, SPECULATION, Arm, LoadRun, RequestRecord, utf8
 from specdeploy.bench.server_window import ServerWindow
 from specdeploy.bench.table import RecordsInMemory
-from specdeploy.triton.client.failures import RequestFailed
+from specdeploy.triton.client.failures import RequestFailed, is_leaving
 from specdeploy.triton.protocol import GenerateRequest
 
 if TYPE_CHECKING:
@@ -343,6 +344,9 @@ class _Run:
         return asyncio.get_running_loop().call_later(self.plan.settings.deadline_s + _TICK_S, self._notice_deadline)
 
     def _notice_dead_server(self, record: RequestRecord) -> None:
+        if record.error in CONNECTION_LABELS and is_leaving(record.error_message):
+            # It said so itself: to ask again would only add errors.
+            self.halt(f"the server was stopped: {record.error_message}")
         self._failures_in_a_row = self._failures_in_a_row + 1 if record.error in CONNECTION_LABELS else 0
         if self._failures_in_a_row >= self.plan.settings.max_connection_failures:
             failures, words = self._failures_in_a_row, record.error_message

@@ -185,6 +185,7 @@ class RequestRecord:
         except TypeError as error:
             raise ConfigError(f"not a request record: {error}", hint="Measure again with this version.") from error
         record._require_sense()
+        record._require_order()
         return record
 
     def _require_sense(self) -> None:
@@ -212,6 +213,18 @@ class RequestRecord:
         times = self.chunk_s
         if times and not (min(times) >= -_LARGEST_S and max(times) <= _LARGEST_S and math.isfinite(sum(times))):
             _refuse("chunk_s", times)
+
+    def _require_order(self) -> None:
+        """Refuse what came before it was sent: a latency below zero keeps every limit.
+
+        Raises:
+            ConfigError: Something did.
+        """
+        for key in ("first_s", "last_s", "ended_s"):
+            if (moment_s := getattr(self, key)) is not None and moment_s < self.sent_s:
+                _refuse(key, moment_s)
+        if self.chunk_s and min(self.chunk_s) < self.sent_s:
+            _refuse("chunk_s", self.chunk_s)
 
 
 _NONE: Final = type(None)
@@ -329,8 +342,18 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
 
 
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object; of two values of one key Python would take the last, and another reader the first."""
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"{twice!r} stands there twice")
+    return made
+
+
 # NaN and Infinity, which Python would read, are no JSON. Made once: that takes longer than to read a line.
-_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant)
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_once_each)
 
 
 def record_from_line(number: int, line: str | bytes) -> RequestRecord:

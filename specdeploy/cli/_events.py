@@ -11,6 +11,7 @@ import click
 from specdeploy.bench.pace import RecentRequests
 from specdeploy.cli._streams import tell
 from specdeploy.engine.events import CacheHit, Published, StepKept, StepOutput, StepStarted, Waiting
+from specdeploy.report.gate_outcome import words
 from specdeploy.report.text import one_line
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class LoadLines:
         """Show what came of a look of the gate."""
         self.begin()
         more = f"; {look.more} more pair(s)" if look.more else ""
-        tell(f"    look {look.number}: {look.status} after {look.pairs} pair(s) and {look.spent_s:.0f} s{more}")
+        tell(f"    look {look.number}: {words(look.status)} after {look.pairs} pair(s) and {look.spent_s:.0f} s{more}")
 
     def begin(self) -> None:
         """End the changing line, and count from the start for another run."""

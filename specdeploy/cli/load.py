@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import signal
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -217,7 +218,7 @@ def command(
     from specdeploy.cli import _render
     from specdeploy.errors import EXIT_CANNOT_DECIDE, EXIT_OK
     from specdeploy.pipeline.exporting import export, require_exports
-    from specdeploy.pipeline.outputs import require_writable
+    from specdeploy.pipeline.outputs import alone_in, require_writable
     from specdeploy.pipeline.shards import ALONE
     from specdeploy.pipeline.workspace import workspace
     from specdeploy.report.text import load_table
@@ -240,10 +241,12 @@ def command(
         require_writable(path, "report.path")
     if not in_step and generator != ALONE:
         tell(str(generator))
-    if processes > 1:
-        document = _measure_by(processes, loaded, server, foreign, control)
-    else:
-        document = _measure(loaded, server, foreign, generator, search=search, control=control)
+    # Shards may share a folder: each has files of its own.
+    with contextlib.nullcontext() if generator.shard is not None else alone_in(folder):
+        if processes > 1:
+            document = _measure_by(processes, loaded, server, foreign, control)
+        else:
+            document = _measure(loaded, server, foreign, generator, search=search, control=control)
     written = export(folder, document, formats)
     if as_json:
         _render.document(document)

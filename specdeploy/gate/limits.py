@@ -101,7 +101,7 @@ def _judge_claim(rule: Rule, document: LoadDocument, evidence: Evidence, point: 
     if evidence.requests is None:
         return _judge_bounds(rule, document.percentile_bounds(rule.metric, rule.stat, **place), point, value, evidence)  # type: ignore[arg-type]
     expected = document.metric(rule.metric, "count", **place)  # type: ignore[arg-type]
-    count = count_requests(rule, point, evidence.requests, expected)
+    count = count_requests(rule, point, evidence.requests, expected, value)
     confidence = evidence.at_this_look(evidence.confidence)
     status, why, more = _claim_words(count, claimed_share(rule), confidence)
     numbers = {"kept": count.kept, "over": count.over, "more_requests": more, "confidence": confidence}

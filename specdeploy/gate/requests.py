@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: What promises are made about: latencies, and throughput as one user sees it.
 _PROMISED: Final = ("ms", "tokens/sec/user")
+#: Numbers are the same if they differ by no more than this share: how they were rounded on their way.
+_SAME: Final = 1e-6
 
 
 def is_claim(rule: Rule) -> bool:
@@ -42,7 +44,7 @@ def claimed_share(rule: Rule) -> float:
     return (100 - percent if rule.wants_more else percent) / 100
 
 
-def count_requests(rule: Rule, point: LoadPoint, table: RecordTable, expected: float | None) -> Count:
+def count_requests(rule: Rule, point: LoadPoint, table: RecordTable, expected: float | None, value: float) -> Count:
     """Return how many requests kept the limit of a claim under a load, and how many did not.
 
     Args:
@@ -54,6 +56,8 @@ def count_requests(rule: Rule, point: LoadPoint, table: RecordTable, expected: f
 
         expected: How many values ``load.json`` has; None if it does not say.
 
+        value: The percentile that it has, in the metric's unit.
+
     Raises:
         ConfigError: The records are those of another run.
     """
@@ -61,6 +65,12 @@ def count_requests(rule: Rule, point: LoadPoint, table: RecordTable, expected: f
     if expected is not None and len(values) != expected:
         raise ConfigError(
             f"the raw records have {len(values)} values of {rule.metric} at {point}, and the load report {expected:g}",
+            hint="Both are written by one run and belong together; measure again.",
+        )
+    if len(values) and not np.isclose(found := float(np.percentile(values, int(rule.stat[1:]))), value, rtol=_SAME):
+        raise ConfigError(
+            f"the raw records come to {rule.selector} = {found:g} {rule.unit} at {point}, and the load report has "
+            f"{value:g}",
             hint="Both are written by one run and belong together; measure again.",
         )
     kept = int(np.count_nonzero(COMPARE[rule.comparison](values, rule.limit or 0.0)))

@@ -78,7 +78,7 @@ def export(folder: Path, document: Mapping[str, Any], formats: Iterable[str]) ->
         return ()
     path = folder / document["records_file"]
     tables = [path.with_suffix(".parquet")] if PARQUET in wanted else []
-    with reading_records(path) as records:
+    with reading_records(path, document) as records:
         for table in tables:
             data = records_to_parquet(records)
             with explained(table):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,11 +17,12 @@ from specdeploy.gate.repeats import share_of
 from specdeploy.gate.requests import needs_requests
 from specdeploy.gate.rules import LOSSLESS
 from specdeploy.gate.verdict import evaluate
+from specdeploy.pipeline.loading import known_differences
 from specdeploy.pipeline.record_files import reading_records
 from specdeploy.pipeline.subject import read_document
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.system.clock import SystemClock
-from specdeploy.system.files import explained, write_atomic
+from specdeploy.system.files import explained, require_regular, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from specdeploy.gate.outcome import Verdict
     from specdeploy.gate.rules import Rule
 
+_SHOWN: Final = 3
 _UPDATE: Final = "`specdeploy gate baseline update`"
 
 
@@ -69,7 +72,7 @@ def evidence_for(
         yield Evidence(
             smoke=read_document(place.smoke_json) if lossless else None,
             baseline=read_baseline(loaded) if _relative(rules) else None,
-            requests=None if records is None else stack.enter_context(reading_records(records)),
+            requests=None if records is None else stack.enter_context(reading_records(records, load)),
             baseline_runs=wanted.baseline_runs,
             confidence=wanted.confidence,
             look=look,
@@ -95,7 +98,20 @@ def judged(loaded: LoadedConfig, rules: Sequence[Rule], load: Mapping[str, Any],
         ConfigError: A document is malformed.
     """
     with evidence_for(loaded, rules, load, growing=growing) as evidence:
-        return evaluate(rules, load, evidence)
+        verdict = evaluate(rules, load, evidence)
+    other = known_differences(loaded, load)
+    return _of_another(verdict, other, str(load.get("created", ""))) if other else verdict
+
+
+def _of_another(verdict: Verdict, other: Sequence[tuple[str, str, str]], created: str) -> Verdict:
+    """Return a verdict that says of each rule that another deployment was measured than the one that is to ship."""
+    words = "; ".join(f"{field} was {there} and is {here}" for field, there, here in other[:_SHOWN])
+    more = f"; and {len(other) - _SHOWN} more differ" if len(other) > _SHOWN else ""
+    reason = f"The load test of {created} measured another deployment: {words}{more}; run `specdeploy load` again."
+    rules = (
+        dataclasses.replace(one, status="not_comparable", reason=reason, more_decides=False) for one in verdict.rules
+    )
+    return dataclasses.replace(verdict, rules=tuple(rules))
 
 
 def _relative(rules: Sequence[Rule]) -> bool:
@@ -108,7 +124,8 @@ def _records(loaded: LoadedConfig, load: Mapping[str, Any]) -> Path | None:
     if not isinstance(name, str) or Path(name).name != name:
         raise ConfigError(f"load report: its records are in {name!r}, not in a file beside it", hint="Measure again.")
     path = workspace(loaded).reports / name
-    return path if path.is_file() else None
+    # What is there, and is no file, is refused as it is read.
+    return path if path.exists() else None
 
 
 def baseline_path(loaded: LoadedConfig) -> Path:
@@ -124,6 +141,7 @@ def read_baseline(loaded: LoadedConfig) -> Baseline | None:
     """
     path = baseline_path(loaded)
     try:
+        require_regular(path)
         with path.open("rb") as file:
             # No more than a baseline can have: the reader refuses what is longer.
             data = file.read(4 * MOST_CHARACTERS + 1)

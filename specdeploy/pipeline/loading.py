@@ -14,11 +14,11 @@ from specdeploy.bench.wire.grpc import GrpcCodec, GrpcWire
 from specdeploy.bench.wire.http import HttpWire
 from specdeploy.errors import ConfigError
 from specdeploy.findings import Finding
-from specdeploy.gate.fingerprint import differences, fingerprint_of
+from specdeploy.gate.fingerprint import ABSENT, differences, fingerprint_of
 from specdeploy.pipeline.load_findings import deployment_findings
 from specdeploy.pipeline.measurement import FRONT_DOOR, Line, Lines, Measurement, plan_of
 from specdeploy.pipeline.shards import ALONE
-from specdeploy.pipeline.subject import connect, deployment, fixed_by
+from specdeploy.pipeline.subject import configured, connect, deployment, fixed_by
 from specdeploy.smoke.targets import ensemble_steps, is_decoupled
 from specdeploy.system.host import probe_host
 from specdeploy.triton.client.failures import RequestFailed
@@ -147,6 +147,44 @@ def misfit(loaded: LoadedConfig, document: Mapping[str, Any]) -> str:
             return words
     others = differences(fingerprint_of(document), fingerprint_of(now))
     return "; ".join(f"{field} was {there} and is {here}" for field, there, here in others[:1])
+
+
+def known_differences(loaded: LoadedConfig, document: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
+    """Return in which fields of its fingerprint a deployment is known to be another one now than was measured.
+
+    What either does not tell is not known: a machine that only judges has no repository. Of another server than ours,
+    or of a deployment of another name, the configuration says nothing. The load may be another one than it says: a run
+    is judged by its own.
+
+    Args:
+        loaded: The configuration.
+
+        document: The ``load.json`` of the load test.
+
+    Returns:
+        Each field, with the value that was measured and the one now.
+
+    Raises:
+        ConfigError: The document cannot be used.
+    """
+    measured = document.get("deployment")
+    if not isinstance(measured, dict) or measured.get("profile") == "openai":
+        return ()
+    if measured.get("name") != loaded.config.name:
+        return ()
+    found = differences(fingerprint_of(document), fingerprint_of({"deployment": configured(loaded)}))
+    return tuple(one for one in found if ABSENT not in one[1:])
+
+
+def other_control(document: Mapping[str, Any]) -> str:
+    """Return where another server was that answered for the control of a load test; empty where none did.
+
+    Args:
+        document: The ``load.json`` of the load test.
+    """
+    measured = document.get("deployment")
+    control = measured.get("control") if isinstance(measured, dict) else None
+    return str(control.get("server") or control.get("name") or "another server") if isinstance(control, dict) else ""
 
 
 def go_on(

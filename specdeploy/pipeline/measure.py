@@ -86,7 +86,8 @@ def report(loaded: LoadedConfig) -> Path:
         )
     with contextlib.ExitStack() as stack:
         there = place.records_jsonl.is_file()
-        records = stack.enter_context(reading_records(place.records_jsonl)) if there else None
+        told = documents["load"]
+        records = stack.enter_context(reading_records(place.records_jsonl, told)) if there else None
         page = _rendered({"deployment": deployment(loaded), **documents, "records": records})
     with explained(place.report_html):
         write_atomic(place.report_html, page)

@@ -268,6 +268,7 @@ class Measurement:
                     document |= earlier.continued(document, plan.settings, schedule)
                 document |= {"search": found, "fingerprint": take_fingerprint(document)}
                 document |= self._generator.about(plan, schedule, run, noticed, self._clock)
+                document["records_sha256"] = store.sha256
                 store.document = document
             if run.stop_reason == TERMINATED:
                 # Whose the signal was has it again, and acts on it now that the results are kept.

@@ -8,10 +8,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from specdeploy.errors import ConfigError, EnvironmentFault
-from specdeploy.system.files import write_json_atomic
+from specdeploy.system.files import explained, folder_locked_if_free, write_json_atomic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -83,6 +83,27 @@ def require_ours(path: Path, named_by: str, beginning: str, kind: str) -> None:
             f"{named_by}: {path} is there already, and is not {kind}",
             hint="name another file, or move this one away",
         )
+
+
+@contextlib.contextmanager
+def alone_in(reports: Path) -> Iterator[None]:
+    """Keep other commands that measure out of a report folder during the block.
+
+    Two at once would replace each other's results, and disturb each other's times.
+
+    Raises:
+        ConfigError: The folder cannot be made.
+        EnvironmentFault: Another one measures into it.
+    """
+    with contextlib.ExitStack() as held:
+        with explained(reports):
+            free = held.enter_context(folder_locked_if_free(reports))
+        if not free:
+            raise EnvironmentFault(
+                f"another command is just measuring into {reports}",
+                hint="wait until it has ended, or give this one a folder of its own: --set report.path=FOLDER",
+            )
+        yield
 
 
 def require_appendable(path: Path, named_by: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import struct
 import tempfile
 from contextlib import ExitStack, contextmanager
@@ -11,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 from specdeploy.bench.records import record_from_line, record_to_line
 from specdeploy.bench.table import RecordTable, TableWriter
 from specdeploy.errors import ConfigError
-from specdeploy.system.files import close_quietly, explained, json_bytes, new_files
+from specdeploy.system.files import close_quietly, explained, json_bytes, new_files, require_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,6 +39,7 @@ class RecordFile:
         self._file = file
         self._columns = columns
         self._at = 0
+        self._sha256 = hashlib.sha256()
         self.document: Mapping[str, Any] | None = None
 
     def __len__(self) -> int:
@@ -54,7 +56,13 @@ class RecordFile:
         with explained(self._path):
             self._columns.add(record, self._at)
             self._file.write(line)
+        self._sha256.update(line)
         self._at += len(line)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the file, with all that is in it so far: ties what is told of the records to them."""
+        return self._sha256.hexdigest()
 
     def since(self, start: int) -> RecordTable:
         """Return the records that came after the first ``start``."""
@@ -92,24 +100,37 @@ def record_file(path: Path, document: Path | None = None) -> Iterator[RecordFile
 
 
 @contextmanager
-def reading_records(path: Path) -> Iterator[RecordTable]:
+def reading_records(path: Path, document: Mapping[str, Any] | None = None) -> Iterator[RecordTable]:
     """Read a file of records; what is looked up in full is read again as long as the block lasts.
 
+    Args:
+        path: The file.
+
+        document: What is told of them. If it has ``records_sha256``, they have to be those. None is not asked.
+
     Raises:
-        ConfigError: It is not there, or a line is no record; names it.
+        ConfigError: It is not there, a line is no record, or they are those of another document; names it.
     """
     with ExitStack() as stack:
         try:
+            require_regular(path)
             file = stack.enter_context(path.open("rb"))
         except OSError as error:
             raise ConfigError(
                 f"{path} cannot be read: {error.strerror}", hint="The raw records belong beside their document."
             ) from error
-        columns, at = TableWriter(functools.partial(_scratch, stack)), 0
+        columns, at, sha256 = TableWriter(functools.partial(_scratch, stack)), 0, hashlib.sha256()
         for number, line in enumerate(file, start=1):
             if line.strip():
                 _add(columns, path, (number, line), at)
             at += len(line)
+            sha256.update(line)
+        if (told := (document or {}).get("records_sha256")) is not None and told != sha256.hexdigest():
+            raise ConfigError(
+                f"{path} holds other records than those that its document was made of: records_sha256 is {told!r}, and "
+                f"theirs {sha256.hexdigest()}",
+                hint="Both are written by one run and belong together; measure again.",
+            )
         yield columns.table(functools.partial(_look_up, file))
 
 

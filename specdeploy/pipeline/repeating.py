@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from specdeploy.bench.further import Earlier, pairs_of
 from specdeploy.config.gate_defaults import rules_for
-from specdeploy.errors import CannotDecide
+from specdeploy.errors import CannotDecide, ConfigError, ServerFault
 from specdeploy.gate.repeats import beyond_help, least_pairs, more_pairs
 from specdeploy.gate.rules import parse_rules
 from specdeploy.pipeline import gating, loading
 from specdeploy.pipeline.gate_rules import rules_of
-from specdeploy.pipeline.outputs import keep_verdict, require_writable
+from specdeploy.pipeline.outputs import alone_in, keep_verdict, require_writable
 from specdeploy.pipeline.record_files import reading_records
 from specdeploy.pipeline.subject import read_document
 from specdeploy.pipeline.workspace import workspace
@@ -103,7 +104,8 @@ class Deployment:
         self._found: Addresses | None = None
 
     def __enter__(self) -> Self:
-        """Wait until it is needed."""
+        """Wait until it is needed, with the report folder for ourselves."""
+        self._stack.enter_context(alone_in(workspace(self._loaded).reports))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -111,11 +113,22 @@ class Deployment:
         self._stack.close()
 
     def begun(self) -> bool:
-        """Say whether the last load test is whole, was one of this deployment and load, and has its records."""
+        """Say whether the last load test is whole, was one of this deployment and load, and has its records.
+
+        Raises:
+            ConfigError: Another server was its control: a new one would compare with something else, under its name.
+        """
         place = workspace(self._loaded)
         document = read_document(place.load_json)
         if document is None:
             return False
+        if other := loading.other_control(document):
+            raise ConfigError(
+                f"the control of the last load test was {other}, and --repeat-until measures with no other control "
+                "than this deployment's own target",
+                hint="judge that run by `specdeploy gate`; for more pairs measure it again with a larger load.pairs; "
+                "or run `specdeploy load` first, to compare with the target alone",
+            )
         why = loading.misfit(self._loaded, document) if place.records_jsonl.is_file() else "its records are missing"
         if why:
             self._on_note(f"the last load test cannot go on ({why}), so a new one is measured")
@@ -128,10 +141,9 @@ class Deployment:
     def go_on(self, pairs: int) -> str:
         """Add pairs to the load test."""
         place = workspace(self._loaded)
-        with reading_records(place.records_jsonl) as records:
-            earlier = Earlier(
-                document=_read(self._loaded), records=records, epoch_offset_s=SystemClock().epoch_offset_s()
-            )
+        document = _read(self._loaded)
+        with reading_records(place.records_jsonl, document) as records:
+            earlier = Earlier(document=document, records=records, epoch_offset_s=SystemClock().epoch_offset_s())
             return loading.go_on(self._loaded, self._there(), earlier, pairs, on_progress=self._on_progress)
 
     def _there(self) -> Addresses:
@@ -181,6 +193,8 @@ def gate_until(
     if not measuring.begun():
         measuring.begin()
     looks: list[Look] = []
+    # By the clock, and not by the last look: a part that was lost took its time, too.
+    keep = functools.partial(_kept, loaded, budget_s, lambda: clock.monotonic() - began_s)
     while True:
         load = _read(loaded)
         verdict = gating.judged(loaded, rules_of(loaded, load, given), load, growing=True)
@@ -201,10 +215,10 @@ def gate_until(
         )
         on_look(looks[-1])
         if not more:
-            return _kept(loaded, verdict, looks, budget_s, ended or "the time is spent")
-        _kept(loaded, verdict, looks, budget_s, "stopped")
-        if why := measuring.go_on(more):
-            return _kept(loaded, verdict, looks, budget_s, f"measuring more ended early: {why}")
+            return keep(verdict, looks, ended or "the time is spent")
+        keep(verdict, looks, "stopped")
+        if why := _measured_more(measuring, more):
+            return keep(verdict, looks, f"measuring more ended early: {why}")
 
 
 def _ended(verdict: Verdict) -> str:
@@ -217,14 +231,28 @@ def _ended(verdict: Verdict) -> str:
     return f"measuring more does not decide {stuck[0].rule.text!r}" if stuck else ""
 
 
-def _kept(loaded: LoadedConfig, verdict: Verdict, looks: Iterable[Look], budget_s: float, ended: str) -> dict[str, Any]:
+def _measured_more(measuring: Measuring, pairs: int) -> str:
+    """Measure on; return why that ended early. A server that has gone since is as one that goes meanwhile."""
+    try:
+        return measuring.go_on(pairs)
+    except ServerFault as error:
+        return error.message
+
+
+def _kept(
+    loaded: LoadedConfig,
+    budget_s: float,
+    spent_s: Callable[[], float],
+    verdict: Verdict,
+    looks: Iterable[Look],
+    ended: str,
+) -> dict[str, Any]:
     document = verdict.to_dict(created=SystemClock().now_iso())
-    entries = [dataclasses.asdict(look) for look in looks]
     document["repeats"] = {
         "budget_s": budget_s,
-        "spent_s": entries[-1]["spent_s"],
+        "spent_s": spent_s(),
         "ended": ended,
-        "looks": entries,
+        "looks": [dataclasses.asdict(look) for look in looks],
     }
     keep_verdict(workspace(loaded).gate_json, document)
     return document

@@ -217,7 +217,7 @@ def merge_results(
         document = merge(parts, store, partial=partial, records_file=files.records.name).document
         if stop_reason and document["partial"]:
             document["stop_reason"] = stop_reason
-        document["fingerprint"] = take_fingerprint(document)
+        document |= {"fingerprint": take_fingerprint(document), "records_sha256": store.sha256}
         store.document = document
     return document
 
@@ -240,5 +240,5 @@ def _part(path: Path, stack: contextlib.ExitStack) -> Part:
         raise ConfigError(
             f"{path} is no result of a shard", hint="Name the files that `specdeploy load --shard` wrote."
         )
-    records = stack.enter_context(reading_records(path.with_name(name)))
+    records = stack.enter_context(reading_records(path.with_name(name), document))
     return Part(source=str(path), document=document, records=records)

@@ -15,6 +15,7 @@ from specdeploy.pipeline.launching import runner_of
 from specdeploy.pipeline.machine import image_digest, image_name
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.system.clock import SystemClock
+from specdeploy.system.files import require_regular
 from specdeploy.triton.client.triton import TritonClient
 from specdeploy.triton.repository import names
 from specdeploy.triton.repository.models import engine_drafts
@@ -40,13 +41,19 @@ def provenance(loaded: LoadedConfig) -> dict[str, Any]:
 
 def deployment(loaded: LoadedConfig) -> dict[str, Any]:
     """Say what is measured; the engine keys come from the repository that is served, not from what would be built."""
+    return configured(loaded) | {"image": _image(loaded)}
+
+
+def configured(loaded: LoadedConfig) -> dict[str, Any]:
+    """Return :func:`deployment` without what a container engine has to be asked for."""
     config = loaded.config
     manifest = read_document(workspace(loaded).repository / names.MANIFEST) or {}
     return {
         "name": config.name,
         "profile": config.profile,
         "release": config.release,
-        "image": _image(loaded),
+        # Asked for by `deployment`; here for its place.
+        "image": "",
         "speculation": dataclasses.asdict(config.speculation),
         "max_seq_len": config.build.max_seq_len,
         "max_sequences": config.build.max_batch_size,
@@ -165,6 +172,7 @@ def read_document(path: Path) -> dict[str, Any] | None:
         ConfigError: It cannot be read, has a key twice, or holds something else.
     """
     try:
+        require_regular(path)
         document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except FileNotFoundError:
         return None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from specdeploy.errors import EXIT_CANNOT_DECIDE, EXIT_OK
 from specdeploy.pipeline import checking, engines, measure, prepare, serving
+from specdeploy.pipeline.outputs import alone_in
 from specdeploy.pipeline.workspace import workspace
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def up(loaded: LoadedConfig, watcher: Watcher) -> Outcome:
 
     Raises:
         ConfigError: A gate rule or the prompts cannot be read; nothing has run yet.
+        EnvironmentFault: Another command measures into the same folder.
         SpecdeployError: A stage before the measurements failed, or the server did not start.
     """
     started = time.monotonic()
@@ -95,11 +97,12 @@ def up(loaded: LoadedConfig, watcher: Watcher) -> Outcome:
     # A rule or a prompt file that cannot be read is better known before the minutes of building and measuring.
     measure.preflight(loaded)
     built = _prepare(loaded, watcher)
-    # Results of an earlier run must not be taken for this one's.
-    for stale in (place.smoke_json, place.load_json, place.records_jsonl, place.gate_json, place.report_html):
-        stale.unlink(missing_ok=True)
     measured = _Measured()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(alone_in(place.reports))
+        # Results of an earlier run must not be taken for this one's.
+        for stale in (place.smoke_json, place.load_json, place.records_jsonl, place.gate_json, place.report_html):
+            stale.unlink(missing_ok=True)
         stack.callback(_report, loaded, watcher)
         watcher.stage("serve: the real tritonserver, on free loopback ports")
         running = stack.enter_context(serving.serve(loaded, on_line=watcher.note))

@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Final
 
@@ -185,6 +186,18 @@ def explained(path: Path) -> Iterator[None]:
     except OSError as error:
         hint = "name another place, or make room"
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}", hint=hint) from error
+
+
+def require_regular(path: Path) -> None:
+    """Refuse a folder, a device, or a pipe, which might never end; absent is fine.
+
+    Raises:
+        ConfigError: It is one.
+        OSError: It cannot be looked at.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ConfigError(f"{path} is no regular file", hint="Move it away, or name another place.")
 
 
 def _publish(tree: Mapping[str, bytes], path: Path) -> None:
@@ -375,6 +388,24 @@ def locked_if_free(path: Path) -> Iterator[bool]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         yield _try_lock(file.fileno())
+
+
+@contextlib.contextmanager
+def folder_locked_if_free(path: Path) -> Iterator[bool]:
+    """Like :func:`locked_if_free`, on a folder itself, which is made when absent: no file of ours is left in it.
+
+    Where folders cannot be locked, as on some network file systems, it is taken for free.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            free = _try_lock(descriptor)
+        except OSError:
+            free = True
+        yield free
+    finally:
+        os.close(descriptor)
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -7,10 +7,11 @@ time per response than a thread for each stream does, and several times as much 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import itertools
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.wire.codec import Answer, arrivals, collect
 from specdeploy.bench.wire.exchange import Exchange, Exchanges
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from specdeploy.bench.wire.call import Done, Reply
     from specdeploy.triton.client.stream import Untyped
     from specdeploy.triton.protocol import Chunk, GenerateRequest
+
+
+#: A server that is there ends its streams at once.
+_FAREWELL_S: Final = 0.5
 
 
 class GrpcCodec:
@@ -108,10 +113,15 @@ class GrpcWire(Exchanges):
         """Cancel what is in flight and disconnect; see ``Wire``."""
         self._closed = True
         self.cancel_all()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL_S):
+                await asyncio.gather(*(stream.finish() for stream in self._streams), return_exceptions=True)
         for stream in tuple(self._streams):
             stream.abort()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        channel, self._channel = self._channel, None
+        # What holds the channel keeps gRPC's poller alive.
+        self._idle.clear()
+        channel, self._channel, self._stub = self._channel, None, None
         if channel is not None:
             await channel.close()
 
@@ -152,6 +162,16 @@ class _Stream:
     def send(self, exchange: Exchange) -> None:
         exchange.link = self
         self._wire.spawn(self._carry(exchange))
+
+    async def finish(self) -> None:
+        """Let the server end the call.
+
+        What gRPC tells of one that was cancelled may come when its loop is closed. A later loop of this process gets
+        it then, since they share a poller, and prints an error.
+        """
+        await self._call.done_writing()
+        await self._call.code()
+        await self._call.initial_metadata()
 
     def abort(self) -> None:
         self._wire.lost(self)

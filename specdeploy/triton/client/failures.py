@@ -74,8 +74,11 @@ HTTP_LABELS: Final[Mapping[int, Label]] = {
     504: "timeout",
 }
 
+#: What Triton says, lower case, once it was told to stop: of its schedulers, and of models that it has unloaded.
+_LEAVING: Final = ("server is stopping", "has no available versions")
 #: Messages of Triton's core, lower case. It sends bad JSON as 500, and errors within a stream without any status.
 _MESSAGES: Final[tuple[tuple[str, Label], ...]] = (
+    *((words, "unavailable") for words in _LEAVING),
     ("unable to parse", "invalid_argument"),
     ("failed to parse the request json", "invalid_argument"),
     ("unknown model", "invalid_argument"),
@@ -118,6 +121,12 @@ def label_of_message(message: str, otherwise: Label) -> Label:
     """Return the label of a message that Triton's core writes, else ``otherwise``."""
     lower = message.lower()
     return next((label for text, label in _MESSAGES if text in lower), otherwise)
+
+
+def is_leaving(message: str) -> bool:
+    """Say whether the server says that it was told to stop: nothing more will be answered."""
+    lower = message.lower()
+    return any(words in lower for words in _LEAVING)
 
 
 def stream_failure(message: str) -> RequestFailed:

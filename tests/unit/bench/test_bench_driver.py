@@ -17,6 +17,7 @@ from specdeploy.deploy.counts import ServerCounts
 from specdeploy.deploy.status import Acceptance
 from specdeploy.system.clock import SystemClock
 from specdeploy.triton.client import RequestFailed
+from specdeploy.triton.client.failures import stream_failure
 from specdeploy.triton.protocol import Chunk
 from tests.unit.bench.fakes import HANG, FakeClock, FakeServer, answer, refused
 
@@ -155,6 +156,23 @@ def test_a_dead_server_stops_the_run(label: str) -> None:
 
     assert (len(server.sent), result.partial) == (3, True)
     assert f"{label}: refused" in result.stop_reason
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Server is stopping, scheduler for model has stopped accepting new inference requests",
+        "the target failed: Request for unknown model: 'tensorrt_llm' has no available versions",
+    ],
+)
+def test_a_server_that_was_told_to_stop_ends_the_run(said: str) -> None:
+    """At its first word of it, if it is the last request: else a run without it would be whole."""
+    last = 5
+    result, server = run(lambda request, number: stream_failure(said) if number == last else answer(1), requests=3)
+
+    assert (len(server.sent), result.partial) == (last + 1, True)
+    assert "the server was stopped" in result.stop_reason
+    assert said in result.stop_reason
 
 
 def test_only_failures_in_a_row_stop_the_run() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,14 @@ from tests.unit.bench.simulated import failed, record
 
 NUMBERS = st.floats(-5e10, 5e10)
 COUNTS = st.integers(0, 2**40)
+
+
+def in_order(record: RequestRecord) -> RequestRecord:
+    """Return a record that was sent before anything came of it."""
+    came = [record.first_s, record.last_s, record.ended_s, *record.chunk_s]
+    return dataclasses.replace(record, sent_s=min(moment_s for moment_s in came if moment_s is not None))
+
+
 RECORDS = st.builds(
     RequestRecord,
     arm=st.sampled_from(["control", "speculation"]),
@@ -38,7 +48,7 @@ RECORDS = st.builds(
     histogram=st.lists(COUNTS).map(tuple),
     error=st.none() | st.text(),
     error_message=st.text(),
-)
+).map(in_order)
 
 
 @given(st.lists(RECORDS, max_size=4))

@@ -14,7 +14,7 @@ from specdeploy.bench.schedule import LoadSettings
 from specdeploy.cli import run as run_command
 from specdeploy.config.load import load_config
 from specdeploy.errors import ConfigError
-from specdeploy.pipeline.measure import preflight
+from specdeploy.pipeline.measure import deployment, preflight
 from tests.unit.bench.simulated import CONTEXT, Simulator
 from tests.unit.gate.test_gate_lossless import check, smoke
 from tests.unit.gate.test_gate_relative import run
@@ -50,6 +50,9 @@ def measured(day: float = 0.0, **factors) -> None:
     """Put the results of a load test where `specdeploy load` would."""
     Path("reports").mkdir(exist_ok=True)
     Path("reports/load.json").write_text(json.dumps(run(day, load=LOAD, **factors)))
+    if factors:
+        # Whose records these numbers are not.
+        Path("reports/load_records.jsonl").unlink(missing_ok=True)
 
 
 def five_days() -> None:
@@ -113,6 +116,64 @@ def test_claims_are_read_from_the_raw_records() -> None:
     assert run_command(["gate", "--rule", "request_latency.p50 <= 60s"]) == 2
     Path("reports/load_records.jsonl").unlink()
     assert run_command(["gate", "--rule", "request_latency.p50 <= 60s"]) == 0
+
+
+def of_this(**told: object) -> None:
+    """Let the load test be one of the deployment of the configuration, but for what is told."""
+    now = deployment(load_config(Path("specdeploy.yaml"), {}, {}))
+    Path("reports/load.json").write_text(json.dumps(LOAD | {"deployment": now | told}))
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({}, ""),
+        ({"max_seq_len": 512}, "max_seq_len was 512 and is "),
+        ({"profile": "llmapi"}, "profile was llmapi and is cpu"),
+        ({"engines": {"target": {"key": "ab" * 32}}}, "engine.target was abababababababab and is cdcdcdcdcdcdcdcd"),
+        # What is not told is not known: an image that cannot be asked for, an engine that is not here, a newer field.
+        ({"image": "elsewhere", "engines": {"eagle": {"key": "ab"}}, "release": ""}, ""),
+        # Another server than ours, of which the configuration says nothing.
+        ({"profile": "openai", "max_seq_len": 512}, ""),
+    ],
+)
+def test_a_run_of_another_deployment_never_passes(told: dict, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was measured has to be what is configured and written now, as far as both are known."""
+    Path("triton_repo/models").mkdir(parents=True)
+    Path("triton_repo/models/specdeploy.json").write_text(json.dumps({"engines": {"target": {"key": "cd" * 32}}}))
+    of_this(**told)
+
+    assert run_command(["gate", "--rule", "error_rate <= 0"]) == (3 if said else 0)
+    [rule] = verdict()["rules"]
+    assert rule["status"] == ("not_comparable" if said else "pass")
+    assert said in rule["reason"]
+    if said:
+        assert LOAD["created"] in capsys.readouterr().out
+
+
+def test_a_machine_that_only_judges_needs_no_repository() -> None:
+    """As the job of another machine than that of the load test."""
+    of_this(engines={"target": {"key": "ab" * 32}})
+    assert run_command(["gate", "--rule", "error_rate <= 0"]) == 0
+
+
+def test_records_that_contradict_the_document_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of as many requests, but another run: by their percentile where the document has no digest, else by that."""
+    quick, _ = Simulator(seed=7).run(PLAN.settings)
+    Path("reports/load_records.jsonl").write_text(records_to_jsonl(quick.records))
+    assert run_command(["gate", "--rule", "request_latency.p50 <= 60s"]) == 2
+    assert "the raw records come to request_latency.p50 = " in capsys.readouterr().err
+    Path("reports/load.json").write_text(json.dumps(LOAD | {"records_sha256": "0" * 64}))
+    assert run_command(["gate", "--rule", "request_latency.p50 <= 60s"]) == 2
+    assert "records_sha256 is '000" in capsys.readouterr().err
+
+
+def test_records_that_are_no_file_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """And not taken for missing."""
+    Path("reports/load_records.jsonl").unlink()
+    Path("reports/load_records.jsonl").mkdir()
+    assert run_command(["gate", "--rule", "request_latency.p50 <= 60s"]) == 2
+    assert "is no regular file" in capsys.readouterr().err
 
 
 def test_the_baseline_is_shown_and_told_as_history(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from specdeploy.gate.fingerprint import fingerprint_of
 from specdeploy.pipeline.measurement import Line, Lines, Measurement, plan_of
 from specdeploy.pipeline.record_files import reading_records
 from specdeploy.pipeline.shards import ALONE
+from specdeploy.system.files import sha256_file
 from tests.unit.bench.fakes import FakeClock, FakeServer, answer, refused
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ class Deployment:
         """Measure a first run."""
         return self.measurement().once(plan_of(self.loaded), ())
 
+    def digest_holds(self) -> bool:
+        """Whether the document names the records that lie beside it."""
+        return self.document["records_sha256"] == sha256_file(self.reports / "load_records.jsonl")
+
     def go_on(self, pairs: int, **changes) -> str:
         """Add pairs to the run, whose document says something else."""
         with reading_records(self.reports / "load_records.jsonl") as records:
@@ -89,10 +94,12 @@ def _deployment(tmp_path: Path) -> Deployment:
 def test_parts_are_one_run(deployment: Deployment) -> None:
     """Pairs are numbered on, in turns; all records are there; and the run compares with one that did not go on."""
     first = deployment.begin()
+    assert deployment.digest_holds()
     sent = [request.prompt for request in deployment.sent]
     assert deployment.go_on(3) == ""
     again = [request.prompt for request in deployment.sent]
     assert deployment.go_on(5) == ""
+    assert deployment.digest_holds()
     document, records = deployment.document, deployment.records
 
     blocks = [(block["concurrency"], block["pair"], block["arm"]) for block in document["blocks"]]

@@ -16,7 +16,7 @@ from specdeploy.errors import CannotDecide, ConfigError
 from specdeploy.gate.fingerprint import take_fingerprint
 from specdeploy.pipeline.shards import ALONE, Files, Generator, merge_results, parse_start
 from specdeploy.system.clock import SystemClock
-from specdeploy.system.files import write_atomic, write_json_atomic
+from specdeploy.system.files import sha256_file, write_atomic, write_json_atomic
 from tests.unit.bench.simulated import CONTEXT, record
 
 if TYPE_CHECKING:
@@ -158,6 +158,7 @@ class TestFiles:
         assert json.loads((tmp_path / "load.json").read_text()) == document
         assert document["records_file"] == "load_records.jsonl"
         assert document["fingerprint"] == take_fingerprint(document)
+        assert document["records_sha256"] == sha256_file(tmp_path / "load_records.jsonl")
         assert (tmp_path / "load_records.jsonl").read_text() == records_to_jsonl([record(index=0), record(index=1)])
         assert merge_results(paths, tmp_path / "elsewhere") == document
 

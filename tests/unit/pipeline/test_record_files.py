@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
 import tracemalloc
 from typing import TYPE_CHECKING
@@ -13,9 +14,12 @@ import pytest
 from specdeploy.bench.records import records_to_jsonl
 from specdeploy.errors import ConfigError
 from specdeploy.pipeline.record_files import reading_records, record_file
+from specdeploy.pipeline.subject import read_document
+from specdeploy.system.files import sha256_file
 from tests.unit.bench.simulated import failed, record
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 RECORDS = [record(index=0), failed(index=1), record(index=2, output_ids=(4, 5))]
@@ -40,8 +44,9 @@ def test_a_file_of_records_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert not path.exists()
 
     assert path.read_text() == records_to_jsonl(RECORDS)
+    assert store.sha256 == sha256_file(path)
     assert list(path.parent.iterdir()) == [path]
-    with reading_records(path) as table:
+    with reading_records(path, {"records_sha256": store.sha256}) as table:
         assert list(table) == RECORDS
 
 
@@ -94,12 +99,17 @@ def test_memory_does_not_grow_with_the_records(tmp_path: Path) -> None:
         ("[" * 100_000, "records line 2 is not JSON"),
         (json.dumps(record().to_dict() | {"sent_s": math.nan}), "records line 2 is not JSON: NaN is no number"),
         (json.dumps(record().to_dict() | {"chunk_s": [math.inf]}), "records line 2 is not JSON: Infinity is no number"),
+        ('{"arm": "control", "arm": "speculation"}', "records line 2 is not JSON: 'arm' stands there twice"),
         *(
             (json.dumps(record().to_dict() | {key: value}), f"records line 2 is not a request record: {key} is ")
             for key, value in [
                 ("sent_s", "soon"),
                 ("sent_s", 1e308),
                 ("ended_s", True),
+                ("first_s", -7.0),
+                ("last_s", -7.0),
+                ("ended_s", -7.0),
+                ("chunk_s", [-7.0]),
                 ("chunk_s", [1e308]),
                 ("chunk_s", [0.1, None]),
                 ("chunk_s", [10**400]),
@@ -131,6 +141,31 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str, said: str) -> None:
         pytest.fail("it was read")
     assert said in caught.value.message
     assert str(path) in caught.value.message
+
+
+def test_records_of_another_document_are_refused(tmp_path: Path) -> None:
+    """By the digest in it, also where there are as many; what no document has said is anybody's."""
+    path = tmp_path / "load_records.jsonl"
+    write(path, RECORDS)
+    told = {"records_sha256": sha256_file(path)}
+    write(path, [*RECORDS[:-1], record(index=3)])
+
+    with pytest.raises(ConfigError, match="other records than those"), reading_records(path, told):
+        pytest.fail("it was read")
+    with reading_records(path, {}) as table:
+        assert len(table) == len(RECORDS)
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """A pipe that nobody writes to is not waited for."""
+    make(path := tmp_path / "load_records.jsonl")
+
+    with pytest.raises(ConfigError, match="is no regular file"), reading_records(path):
+        pytest.fail("it was read")
+    with pytest.raises(ConfigError, match="is no regular file"):
+        read_document(path)
 
 
 def test_half_a_character_is_read_as_its_escape(tmp_path: Path) -> None:

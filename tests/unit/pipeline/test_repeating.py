@@ -12,11 +12,13 @@ from specdeploy.bench.load_report import build_load_report
 from specdeploy.bench.records import records_to_jsonl
 from specdeploy.bench.schedule import LoadSettings
 from specdeploy.cli import run as run_command
+from specdeploy.cli._events import LoadLines
 from specdeploy.config.load import load_config
 from specdeploy.errors import ConfigError
 from specdeploy.pipeline import outputs
-from specdeploy.pipeline.outputs import NotKept
-from specdeploy.pipeline.repeating import gate_until
+from specdeploy.pipeline.outputs import NotKept, alone_in
+from specdeploy.pipeline.repeating import Look, gate_until
+from specdeploy.triton.client.failures import RequestFailed
 from tests.unit.bench.fakes import FakeClock
 from tests.unit.bench.simulated import CONTEXT, Simulator
 
@@ -35,6 +37,8 @@ class Measured:
         self.clock = clock
         self.parts: list[int] = []
         self.early = ""
+        self.gone = False
+        self.lost_s = 0.0
         self._simulator = Simulator(**simulator)
         if pairs:
             self.go_on(pairs)
@@ -50,7 +54,10 @@ class Measured:
     def go_on(self, pairs: int) -> str:
         """Make the run that much larger."""
         if self.early:
+            self.clock.advance(self.lost_s)
             return self.early
+        if self.gone:
+            raise RequestFailed("connection", "nobody is there")
         self.parts.append(pairs)
         self.clock.advance(float(pairs))
         run, plan = self._simulator.run(LoadSettings(pairs=sum(self.parts), requests=5, warmup_requests=1))
@@ -128,11 +135,52 @@ def test_it_does_not_measure_what_cannot_help(clock: FakeClock, rule: str) -> No
 def test_a_part_that_ends_early_ends_the_gate(clock: FakeClock) -> None:
     """With the verdict of what there is, and why."""
     measured = Measured(clock, pairs=2)
-    measured.early = "the server is gone"
+    measured.early, measured.lost_s = "the server is gone", 7.0
     document, told = repeat(measured, "request_latency.p99 <= 60s")
 
     assert (document["exit_code"], len(told)) == (3, 1)
     assert document["repeats"]["ended"] == "measuring more ended early: the server is gone"
+    assert document["repeats"]["spent_s"] == 7.0
+
+
+def test_a_server_that_has_gone_between_two_looks_ends_the_gate(clock: FakeClock) -> None:
+    """As one that goes meanwhile: with the verdict of what there is."""
+    measured = Measured(clock, pairs=2)
+    measured.gone = True
+    document, told = repeat(measured, "request_latency.p99 <= 60s")
+
+    assert (document["exit_code"], len(told)) == (3, 1)
+    assert document["repeats"]["ended"] == "measuring more ended early: connection: nobody is there"
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"control": {"server": "old:8000"}}, "the control of the last load test was old:8000"),
+        ({"profile": "openai", "control": {"name": "m", "server": "https://b"}}, "load test was https://b"),
+    ],
+)
+def test_the_comparison_with_another_server_is_not_replaced(
+    clock: FakeClock, told: dict, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By one with the target alone, which the same rule would judge: refused (2), and all stays as it was."""
+    Measured(clock, pairs=2)
+    load = json.loads(Path("reports/load.json").read_text())
+    Path("reports/load.json").write_text(json.dumps(load | {"deployment": load["deployment"] | told}))
+    before = Path("reports/load.json").read_bytes()
+
+    assert run_command(["gate", "--repeat-until", "5s", "--rule", "output_token_throughput: 5% of control"]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "`specdeploy gate`" in err
+    assert Path("reports/load.json").read_bytes() == before
+
+
+def test_a_look_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of more than one word, too."""
+    look = Look(number=2, pairs=4, status="not_measured", share_of_errors=0.25, spent_s=8.0, more=0)
+    LoadLines().look(look)
+    assert "look 2: not measured after 4 pair(s) and 8 s" in capsys.readouterr().err
 
 
 def test_a_run_that_has_grown_is_judged_alike_by_whoever_looks(clock: FakeClock) -> None:
@@ -195,6 +243,17 @@ def test_what_makes_no_sense_is_refused(arguments: list[str], said: str, capsys:
     """Exit code 2, and the cure."""
     assert run_command(["gate", "--rule", "error_rate <= 0", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("words", [["gate", "--repeat-until", "5s"], ["load"], ["load", "--processes", "2"]])
+def test_two_at_once_in_a_folder_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The second one (4): each would replace what the other has measured. Nothing is left of the lock."""
+    with alone_in(Path("reports")):
+        assert run_command(words) == 4
+    assert "another command is just measuring into" in capsys.readouterr().err
+    with alone_in(Path("reports")):
+        assert not list(Path("reports").iterdir())
 
 
 @pytest.mark.usefixtures("clock")

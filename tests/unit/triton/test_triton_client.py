@@ -121,6 +121,8 @@ class TestLabels:
             ("in ensemble 'ensemble', Stub process 'decoder_0_0' is not healthy.", "unavailable"),
             ("[request id: 1] Exceeds maximum queue size", "unavailable"),
             ("Request timeout expired", "unavailable"),
+            ("Server is stopping, scheduler for model has stopped accepting new inference requests", "unavailable"),
+            ("Request for unknown model: 'ensemble' has no available versions", "unavailable"),
             ("generate expects model to produce exactly 1 response, use generate stream", "protocol"),
             ("the engine broke", "model_error"),
         ],

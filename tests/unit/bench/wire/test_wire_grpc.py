@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from concurrent import futures
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
@@ -19,7 +20,7 @@ from tests.unit.bench.wire.scripted import ask, count_of, play
 from tests.unit.triton.fake_triton import error_response, response, tensors_of, text_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from specdeploy.bench.wire.call import Reply
 
@@ -273,3 +274,40 @@ class TestCancel:
                 await wire.close()
 
         play(scenario)
+
+
+class Threads(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """A server with threads of its own, which no loop of the test takes part in."""
+
+    def ModelStreamInfer(self, requests: Iterator[Any], _context: Any) -> Iterator[Any]:  # noqa: N802
+        """Answer as ``words``."""
+        for message in requests:
+            yield response(message.id, text_outputs("a", [1], "length"), final=False)
+            yield response(message.id, [], final=True)
+
+
+def test_nothing_comes_after_a_loop_has_ended(caplog: pytest.LogCaptureFixture) -> None:
+    """Of the streams of one run gRPC tells nothing in the loop of the next, where it would be an error on stderr."""
+    # Kept, as a caller may keep them.
+    wires: list[GrpcWire] = []
+
+    async def scenario(url: str) -> None:
+        both = GrpcWire(url), GrpcWire(url)
+        wires.extend(both)
+        for wire in both:
+            await wire.open(4)
+        for wire in both:
+            wire.start(GrpcCodec(model="door").prepare(REQUEST), 30, [].append)
+            await count_of(wire, 2)
+        for wire in both:
+            await wire.close()
+
+    with futures.ThreadPoolExecutor(16) as threads:
+        server = grpc.server(threads)
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Threads(), server)
+        url = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        for _ in range(20):
+            asyncio.run(scenario(url))
+        server.stop(None).wait()
+    assert not [entry for entry in caplog.records if entry.name == "asyncio"]
