@@ -60,7 +60,7 @@ def gate(loaded: LoadedConfig, rules: Iterable[str] = ()) -> dict[str, Any]:
     load_document = _required(place.load_json, "specdeploy load")
     parsed = rules_of(loaded, load_document, given)
     verdict = gating.judged(loaded, parsed, load_document)
-    document = verdict.to_dict(created=SystemClock().now_iso())
+    document = verdict.to_dict(created=SystemClock().now_iso()) | {"measured_at": load_document.get("created")}
     keep_verdict(place.gate_json, document)
     return document
 

@@ -247,7 +247,7 @@ def _kept(
     looks: Iterable[Look],
     ended: str,
 ) -> dict[str, Any]:
-    document = verdict.to_dict(created=SystemClock().now_iso())
+    document = verdict.to_dict(created=SystemClock().now_iso()) | {"measured_at": _read(loaded).get("created")}
     document["repeats"] = {
         "budget_s": budget_s,
         "spent_s": spent_s(),

@@ -132,7 +132,9 @@ def gate_table(gate: Mapping[str, Any]) -> str:
     ]
     table = aligned(("", "rule", "measured", "limit"), rows)
     verdict = f"gate: {STATUS[gate['status']]} (exit code {gate['exit_code']})"
-    return _lines((table, *reasons, verdict))
+    # A load test that failed leaves the one before.
+    measured = [f"measured {one_line(str(gate['measured_at']))}"] if gate.get("measured_at") else []
+    return _lines((table, *reasons, *measured, verdict))
 
 
 def up_summary(documents: Mapping[str, Any], *, report: str) -> str:

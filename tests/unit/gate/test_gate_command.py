@@ -76,6 +76,7 @@ def test_from_the_first_run_to_a_regression(capsys: pytest.CaptureFixture[str]) 
     measured(9)
     assert run_command(["gate"]) == 0
     assert [rule["status"] for rule in verdict()["rules"]] == ["pass", "pass", "fail", "pass", "pass"]
+    assert f"measured {verdict()['measured_at']}\n" in capsys.readouterr().out
     measured(9, request_latency=1.2)
     assert run_command(["gate"]) == 1
     assert "20 % worse" in capsys.readouterr().out

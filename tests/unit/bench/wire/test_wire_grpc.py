@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from concurrent import futures
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
@@ -20,7 +19,7 @@ from tests.unit.bench.wire.scripted import ask, count_of, play
 from tests.unit.triton.fake_triton import error_response, response, tensors_of, text_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
     from specdeploy.bench.wire.call import Reply
 
@@ -41,6 +40,7 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
         self._answer = answer
         self.streams = 0
         self.ended = 0
+        self.finished = 0
         self.messages: list[Any] = []
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
@@ -51,6 +51,7 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
                 self.messages.append(message)
                 async for piece in self._answer(message, context):
                     yield piece
+            self.finished += not context.cancelled()
         finally:
             self.ended += 1
 
@@ -276,38 +277,15 @@ class TestCancel:
         play(scenario)
 
 
-class Threads(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """A server with threads of its own, which no loop of the test takes part in."""
+def test_streams_end_before_their_loop_does() -> None:
+    """By the server: what gRPC tells of one that is cancelled is an error on stderr in the loop of a later run."""
 
-    def ModelStreamInfer(self, requests: Iterator[Any], _context: Any) -> Iterator[Any]:  # noqa: N802
-        """Answer as ``words``."""
-        for message in requests:
-            yield response(message.id, text_outputs("a", [1], "length"), final=False)
-            yield response(message.id, [], final=True)
+    async def scenario() -> None:
+        replies: list[Reply] = []
+        async with Triton(words) as server:
+            async with wire_to(server, 3) as wire:
+                wire.start(GrpcCodec(model="door").prepare(REQUEST), 30, replies.append)
+                await count_of(wire, 3)
+            assert (server.streams, server.finished) == (3, 3)
 
-
-def test_nothing_comes_after_a_loop_has_ended(caplog: pytest.LogCaptureFixture) -> None:
-    """Of the streams of one run gRPC tells nothing in the loop of the next, where it would be an error on stderr."""
-    # Kept, as a caller may keep them.
-    wires: list[GrpcWire] = []
-
-    async def scenario(url: str) -> None:
-        both = GrpcWire(url), GrpcWire(url)
-        wires.extend(both)
-        for wire in both:
-            await wire.open(4)
-        for wire in both:
-            wire.start(GrpcCodec(model="door").prepare(REQUEST), 30, [].append)
-            await count_of(wire, 2)
-        for wire in both:
-            await wire.close()
-
-    with futures.ThreadPoolExecutor(16) as threads:
-        server = grpc.server(threads)
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Threads(), server)
-        url = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        server.start()
-        for _ in range(20):
-            asyncio.run(scenario(url))
-        server.stop(None).wait()
-    assert not [entry for entry in caplog.records if entry.name == "asyncio"]
+    play(scenario)
