@@ -238,7 +238,8 @@ def test_draft_killed_while_serving(prepared: Path) -> None:
         process.communicate(timeout=60)
 
     assert done.returncode == 1
-    assert "draft_failed" in done.stdout
+    # After some failures in a row it is left alone.
+    assert "draft_failed" in done.stdout or "draft_unavailable" in done.stdout
 
 
 class _serving:  # noqa: N801 - reads as the verb it is
