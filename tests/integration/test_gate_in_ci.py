@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from specdeploy.bench.paired import paired_ratio
 from tests.deployments import specdeploy
 from tests.unit.bench.simulated import load_report
 
@@ -35,7 +36,7 @@ EVERYTHING = ("--markdown", "out/gate.md", "--junit", "out/gate.xml")
 def _folder(tmp_path: Path) -> Path:
     """A deployment with a load test of which one speed-up is open: its interval holds 1."""
     load = load_report()
-    load["speedup"]["1"] |= {"avg": 1.02, "ci_low": 0.9, "ci_high": 1.1}
+    load["speedup"]["1"] |= paired_ratio([0.8, 1.3, 0.9, 1.2], [True, False, True, False], excluded=0).to_dict()
     (tmp_path / "specdeploy.yaml").write_text(CONFIG)
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports" / "load.json").write_text(json.dumps(load))
