@@ -261,7 +261,6 @@ class DraftTargetLoop:
         self._generated = 0
         self._round = 0
         self._draft_failure = ""
-        self._failed_s = 0.0
         self._draft_s = 0.0
         self._target_s = 0.0
 
@@ -320,15 +319,21 @@ class DraftTargetLoop:
             # No room for a draft, which the next round may have again.
             return self._extend(NO_DRAFT, 1)
         wanted = self._pace.begin(longest if self._speculating else 0)
-        group = self._drafted_group(wanted) if wanted else None
-        failed_s = self._failed_s if wanted and group is None else 0.0
-        if group is None:
-            if wanted:
-                # The draft failed: this is another round.
-                self._pace.begin(0)
-            pause = self._pace.reason if self._speculating else ""
-            slice_tokens = self._plan.slice_tokens or (self._plan.paused_tokens if pause else self._remaining)
-            group = dataclasses.replace(self._extend(NO_DRAFT, min(slice_tokens, self._remaining)), pause=pause)
+        if not wanted:
+            return self._ended(self._alone())
+        started_s = self._clock()
+        draft = self._propose(wanted)
+        draft_s = self._clock() - started_s
+        group = self._verified(draft)
+        if group is not None:
+            return self._ended(dataclasses.replace(group, draft_s=draft_s))
+        self._pace.failed()
+        # The failed draft is no part of this round, which is one of the target alone; what it took is told with it.
+        self._pace.begin(0)
+        return dataclasses.replace(self._ended(self._alone()), draft_s=draft_s)
+
+    def _ended(self, group: Group) -> Group:
+        """Tell of a round, and return what it came to."""
         self._pace.end(
             drafted=group.drafted,
             accepted=group.accepted,
@@ -336,25 +341,26 @@ class DraftTargetLoop:
             draft_s=group.draft_s,
             target_s=group.target_s,
         )
-        # Only now: the failed draft was no part of this round, which is one of the target alone.
-        return dataclasses.replace(group, draft_s=failed_s) if failed_s else group
+        return group
 
-    def _drafted_group(self, count: int) -> Group | None:
-        """Draft and verify; None when the draft failed, or the target refused what it proposed."""
-        started_s = self._clock()
-        draft = self._propose(count)
-        draft_s = self._clock() - started_s
-        if not self._draft_failure:
-            try:
-                return dataclasses.replace(self._extend(draft, draft.ids.size + 1), draft_s=draft_s)
-            except EngineFault as error:
-                if not draft.ids.size:
-                    raise
-                # Ids or logits of another vocabulary, say. Whose fault it was shows when the target is asked alone.
-                self._draft_failure = f"its drafts were not verified: {error}"
-        self._failed_s = draft_s
-        self._pace.failed()
-        return None
+    def _alone(self) -> Group:
+        """Have the target decode without drafts: all that is left, or a slice of it."""
+        pause = self._pace.reason if self._speculating else ""
+        slice_tokens = self._plan.slice_tokens or (self._plan.paused_tokens if pause else self._remaining)
+        return dataclasses.replace(self._extend(NO_DRAFT, min(slice_tokens, self._remaining)), pause=pause)
+
+    def _verified(self, draft: Draft) -> Group | None:
+        """Verify what was proposed; None when the draft failed, or the target refused what it proposed."""
+        if self._draft_failure:
+            return None
+        try:
+            return self._extend(draft, draft.ids.size + 1)
+        except EngineFault as error:
+            if not draft.ids.size:
+                raise
+            # Ids or logits of another vocabulary, say. Whose fault it was shows when the target is asked alone.
+            self._draft_failure = f"its drafts were not verified: {error}"
+            return None
 
     def _draft_length(self) -> int:
         """Leave room for the target's own token, and let no group cross the point where ``min_tokens`` is reached.

@@ -70,6 +70,7 @@ class DraftMetrics:
         self._labels = {"model": args["model_name"], "version": args["model_version"]}
         self._metrics: dict[tuple[str, str], Metric] = {}
         self._running = 0
+        self._left_alone = False
         try:
             # A family must live as long as its metrics, or the server forgets both.
             self._families = dict(_families())
@@ -119,7 +120,9 @@ class DraftMetrics:
         """Say whether requests go without the draft because it kept failing."""
         if self._families:
             with self._one_at_a_time:
-                self._metric(LEFT_ALONE).set(int(alone))
+                if alone != self._left_alone:
+                    self._left_alone = alone
+                    self._metric(LEFT_ALONE).set(int(alone))
 
     def _run(self, more: int) -> None:
         if self._families:

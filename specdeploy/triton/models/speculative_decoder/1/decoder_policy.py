@@ -58,10 +58,17 @@ class _Shared:
         self.clock = clock
         self.held = threading.Lock()
         self.acceptance = Acceptance(_PRIOR, strength=8)
-        self.loads: dict[int, _Load] = {}
         self.requests = 0
         # Rounds under way without drafts, and with.
         self.under_way = [0, 0]
+        self._loads: dict[int, _Load] = {}
+
+    def load(self) -> _Load:
+        """Return what is known of as many requests as there are."""
+        size = self.requests.bit_length()
+        if size not in self._loads:
+            self._loads[size] = _Load(self.clock())
+        return self._loads[size]
 
 
 class DraftPolicy:
@@ -106,7 +113,7 @@ class RequestPolicy:
         self._pause_tokens = _PAUSE_TOKENS
         self._paused_for = 0
         # Of the round under way, if it has begun: its load, whether it has drafts, whether all others went that way.
-        self._load = _Load(0.0)
+        self._load: _Load
         self._begun = False
         self._speculates = False
         self._alike = False
@@ -120,11 +127,9 @@ class RequestPolicy:
         """
         shared = self._shared
         with shared.held:
-            now_s = shared.clock()
-            self._begun = True
-            self._load = shared.loads.setdefault(shared.requests.bit_length(), _Load(now_s))
-            drafts, self.reason = self._length(longest, self._load, now_s) if longest else (0, "")
-            self._speculates = drafts > 0
+            self._load = shared.load()
+            drafts, self.reason = self._length(longest, self._load) if longest else (0, "")
+            self._begun, self._speculates = True, drafts > 0
             shared.under_way[self._speculates] += 1
             self._alike = not shared.under_way[not self._speculates]
         return drafts
@@ -141,8 +146,11 @@ class RequestPolicy:
         """
         shared = self._shared
         with shared.held:
-            load = self._load
             self._done()
+            if not shared.adaptive:
+                # Nobody asks what would be learnt.
+                return
+            load = self._load
             if self._speculates:
                 load.costs.add(drafted=drafted, draft_s=draft_s, verify_s=target_s)
             if drafted:
@@ -181,13 +189,13 @@ class RequestPolicy:
         under_way[self._speculates] -= 1
         self._alike = self._alike and not under_way[not self._speculates]
 
-    def _length(self, longest: int, load: _Load, now_s: float) -> tuple[int, str]:
+    def _length(self, longest: int, load: _Load) -> tuple[int, str]:
         shared = self._shared
         limit = self._scheduled(longest)
         if not limit:
             return 0, SCHEDULED
         if shared.adaptive and not self._pinned:
-            load.gate.look(now_s)
+            load.gate.look(shared.clock())
             if not load.gate.speculates:
                 return 0, NOT_FASTER
             if self._paused_for:
