@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias
 
 from specdeploy.errors import ConfigError
+from specdeploy.unique_keys import unique_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -342,18 +343,8 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
 
 
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object; of two values of one key Python would take the last, and another reader the first."""
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"{twice!r} stands there twice")
-    return made
-
-
 # NaN and Infinity, which Python would read, are no JSON. Made once: that takes longer than to read a line.
-_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_once_each)
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=unique_keys)
 
 
 def record_from_line(number: int, line: str | bytes) -> RequestRecord:

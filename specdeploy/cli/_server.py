@@ -36,6 +36,11 @@ class ServerChoice(NamedTuple):
     metrics: str | None
     serve: bool
 
+    @property
+    def named(self) -> bool:
+        """Whether an option says anything about it."""
+        return self.serve or any(address is not None for address in (self.http, self.grpc, self.metrics))
+
     @contextlib.contextmanager
     def endpoints(self, loaded: LoadedConfig) -> Iterator[Addresses]:
         """Yield where to send requests; a server that this starts is stopped at the end.

@@ -104,7 +104,7 @@ def _gate(server: ServerChoice, budget: str | None) -> Callable[[LoadedConfig, I
     from specdeploy.pipeline import measure
 
     if budget is None:
-        if server.serve or any(option is not None for option in server[:3]):
+        if server.named:
             raise ConfigError(
                 "--http, --grpc, --metrics and --serve are for --repeat-until", hint="The gate itself asks no server."
             )

@@ -43,7 +43,7 @@ class _OpenAI(NamedTuple):
         if self.url is None:
             if any(option is not None for option in self[1:]):
                 raise ConfigError("--control, --api-model and --api-key-env are for --openai", hint="give it, too")
-        elif server.serve or any(other is not None for other in server[:3]):
+        elif server.named:
             raise ConfigError(
                 "--openai names a server, and so do --http, --grpc, --metrics and --serve", hint="give one of them"
             )

@@ -49,7 +49,7 @@ class _Foreign(NamedTuple):
         if self.openai is None:
             if self.api_model is not None or self.api_key_env is not None:
                 raise ConfigError("--api-model and --api-key-env are for --openai", hint="give --openai URL, too")
-        elif server.serve or any(other is not None for other in (*server[:3], self.front_door)):
+        elif server.named or self.front_door is not None:
             raise ConfigError(
                 "--openai names a server, and so do --http, --grpc, --metrics, --serve and --front-door",
                 hint="give one of them",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specdeploy.gate.defaults import Measured, default_rules
-from specdeploy.triton.repository.models import engine_drafts, reports_drafts
+from specdeploy.triton.repository.models import engine_drafts, fixed_by, reports_drafts
 
 if TYPE_CHECKING:
     from specdeploy.config.schema import DeployConfig
@@ -21,7 +21,7 @@ def rules_for(config: DeployConfig) -> tuple[str, ...]:
         Measured(
             told=told_by(config),
             # What drafts always as it was built to has no control.
-            compared=wanted.compare and config.profile != "llmapi" and not engine_drafts(config),
+            compared=wanted.compare and not fixed_by(config),
             pairs=wanted.pairs,
             concurrency=wanted.concurrency if wanted.shape == "closed" else (),
         )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from specdeploy.config import template, values
 from specdeploy.config.document import Entry, read_document, unknown_key_hint
-from specdeploy.config.gate_defaults import rules_for
 from specdeploy.config.leaves import Leaf, assemble, flatten, schema
 from specdeploy.config.rules import check_config
 from specdeploy.errors import ConfigError
@@ -85,6 +84,8 @@ def resolved_rows(loaded: LoadedConfig) -> tuple[tuple[str, str, str], ...]:
 
     A gate without rules has those for what is measured, and these are shown.
     """
+    from specdeploy.config.gate_defaults import rules_for  # noqa: PLC0415 - slow to import, and few verbs ask for it
+
     flat = flatten(loaded.config) | {"gate.rules": rules_for(loaded.config)}
     return tuple((key, template.as_yaml(value), loaded.origin[key]) for key, value in flat.items())
 

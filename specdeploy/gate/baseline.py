@@ -22,6 +22,7 @@ from specdeploy.gate.fingerprint import differences, fingerprint_of
 from specdeploy.gate.resources import ENGINES, MEMORY, MEMORY_STATS, ROLES
 from specdeploy.gate.rules import KEPT_OF_CATEGORY, KEPT_STATS, KNOWN, parse_rule
 from specdeploy.gate.units import convert
+from specdeploy.unique_keys import RepeatedKey, unique_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,8 @@ SCHEMA_VERSION: Final = "1.0"
 MOST_RUNS: Final = 20
 #: A larger text is no baseline; nobody could review it.
 MOST_CHARACTERS: Final = 8_000_000
+#: What adds a run.
+UPDATE: Final = "`specdeploy gate baseline update`"
 #: How runs that were not measured alike are made comparable.
 ALIKE: Final = "measure as the baseline was, or begin another with `specdeploy gate baseline update --reset`"
 _DIGITS: Final = 6
@@ -389,11 +392,10 @@ class _Reader:
         self._refuse(f"holds {name}, which was not measured")
 
     def _pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            keys = [key for key, _ in pairs]
-            self._refuse(f"has {next(key for key in keys if keys.count(key) > 1)!r} twice")
-        return found
+        try:
+            return unique_keys(pairs)
+        except RepeatedKey as error:
+            self._refuse(f"has {error.key!r} twice")
 
     def _runs(self, value: object) -> tuple[Run, ...]:
         if not isinstance(value, list) or not 1 <= len(value) <= MOST_RUNS:

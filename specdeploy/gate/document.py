@@ -443,6 +443,8 @@ def _mapping(value: object, where: str) -> dict[str, Any]:
 
 def _typed(data: Mapping[str, Any], key: str, wanted: type[T]) -> T:
     value = data.get(key)
-    if not isinstance(value, wanted) or (wanted is int and (isinstance(value, bool) or abs(value) > _MOST)):  # type: ignore[arg-type]
+    # To Python true is 1; and what has more digits than a count no number of ours can be made of.
+    odd = isinstance(value, int) and (isinstance(value, bool) != (wanted is bool) or abs(value) > _MOST)
+    if not isinstance(value, wanted) or odd:
         raise ConfigError(f"load report: {key!r} is {value!r}, not {wanted.__name__}", hint=_HINT)
     return value

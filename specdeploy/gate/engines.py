@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from specdeploy.gate.baseline import ALIKE, differing_words
+from specdeploy.gate.baseline import ALIKE, UPDATE, differing_words
 from specdeploy.gate.fingerprint import ENGINE, differences, fingerprint_of
 from specdeploy.gate.outcome import RuleVerdict, amount, distrusted
 from specdeploy.gate.resources import CURES
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from specdeploy.gate.evidence import Evidence
     from specdeploy.gate.outcome import Status
     from specdeploy.gate.rules import Rule
-
-_UPDATE: Final = "`specdeploy gate baseline update`"
 
 
 def judge_engines(rule: Rule, document: LoadDocument, evidence: Evidence) -> RuleVerdict:
@@ -59,7 +57,7 @@ def _against_limit(rule: Rule, value: float) -> RuleVerdict:
 
 def _against_baseline(rule: Rule, value: float, document: LoadDocument, baseline: Baseline | None) -> RuleVerdict:
     if baseline is None:
-        words = f"is {amount(value, rule.unit)}, and there is no baseline to compare with; {_UPDATE} makes one"
+        words = f"is {amount(value, rule.unit)}, and there is no baseline to compare with; {UPDATE} makes one"
         return _verdict(rule, "not_measured", value, None, words)
     other = [
         field
@@ -71,7 +69,7 @@ def _against_baseline(rule: Rule, value: float, document: LoadDocument, baseline
         return _verdict(rule, "not_comparable", value, None, words)
     runs = baseline.without_run_of(document.created).values(rule, None)
     if not runs:
-        words = f"is in no other run of the baseline; {_UPDATE} adds the run that it is to be compared with"
+        words = f"is in no other run of the baseline; {UPDATE} adds the run that it is to be compared with"
         return _verdict(rule, "not_measured", value, None, words)
     return _compared(rule, value, statistics.median(runs), len(runs))
 
@@ -79,13 +77,12 @@ def _against_baseline(rule: Rule, value: float, document: LoadDocument, baseline
 def _compared(rule: Rule, value: float, reference: float, independent: int) -> RuleVerdict:
     limit = rule.limit_from(reference)
     worse = value / reference - 1 if reference else math.inf
-    floored = 0 < value - reference <= rule.floor
-    status: Status = "pass" if value <= limit or floored else "fail"
-    allowed = f"the {rule.allowed * 100:.4g} % that are allowed"
     within = value <= reference * (1 + rule.allowed)
-    why = f"{'within' if within else 'more than'} {allowed}"
-    if floored and not within:
+    status: Status = "pass" if value <= limit else "fail"
+    if status == "pass" and not within:
         why = f"no more than the floor of {amount(rule.floor, rule.unit)}"
+    else:
+        why = f"{'within' if within else 'more than'} the {rule.allowed * 100:.4g} % that are allowed"
     words = f"is {amount(value, rule.unit)}, and {amount(reference, rule.unit)} in the baseline: {_share(worse)}, {why}"
     told = {"reference": reference, "independent": independent, "worse": worse if math.isfinite(worse) else None}
     return _verdict(rule, status, value, limit, words, told)

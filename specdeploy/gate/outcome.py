@@ -91,6 +91,8 @@ class Verdict:
         share: Which share of the rate of errors this look may spend; 1 where it is the only one.
 
         fingerprint: What the run was measured with.
+
+        measured_at: When it was; None where it does not say.
     """
 
     rules: tuple[RuleVerdict, ...]
@@ -98,6 +100,7 @@ class Verdict:
     look: int = 1
     share: float = 1.0
     fingerprint: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    measured_at: str | None = None
 
     @property
     def status(self) -> Status:
@@ -123,6 +126,7 @@ class Verdict:
             "repeats": None,
             "fingerprint": dict(self.fingerprint),
             "rules": [rule.to_dict() for rule in self.rules],
+            "measured_at": self.measured_at,
         }
 
 

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.abba import mean_log
-from specdeploy.gate.baseline import ALIKE, differing_words
+from specdeploy.gate.baseline import ALIKE, UPDATE, differing_words
 from specdeploy.gate.defaults import LEAST_PAIRS
 from specdeploy.gate.fingerprint import differences, fingerprint_of
 from specdeploy.gate.limits import not_measured, other_loads
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from specdeploy.gate.regression import Change, Decision
     from specdeploy.gate.rules import Rule
 
-_UPDATE: Final = "`specdeploy gate baseline update`"
 _STATUS: Final[dict[Decision, Status]] = {
     "pass": "pass",
     "fail": "fail",
@@ -116,13 +115,13 @@ def _with_baseline(rule: Rule, document: LoadDocument, evidence: Evidence, point
     if value is None:
         early = not_measured(rule, document, point)
     elif baseline is None:
-        early = _early(rule, point, "not_measured", f"There is no baseline to compare with; {_UPDATE} makes one.")
+        early = _early(rule, point, "not_measured", f"There is no baseline to compare with; {UPDATE} makes one.")
     elif other := differences(fingerprint_of(document.data), baseline.fingerprint):
         early = _early(rule, point, "not_comparable", f"Not measured alike: {differing_words(other)}; {ALIKE}.")
     elif not runs:
         early = _early(rule, point, "not_measured", f"{where} is not in the baseline's runs of other days.")
     elif len(runs) < needed:
-        adds = f"{_UPDATE} adds one that was measured on another day"
+        adds = f"{UPDATE} adds one that was measured on another day"
         reason = f"{where} has baseline runs of {len(runs)} other day(s), and {needed} are needed; {adds}."
         early = _early(rule, point, "undecided", reason)
     if value is None or early is not None:

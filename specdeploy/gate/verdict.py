@@ -50,7 +50,12 @@ def evaluate(rules: Sequence[Rule], load_report: Mapping[str, Any], evidence: Ev
     fingerprint = fingerprint_of(document.data)
     confidence = evidence.at_this_look(evidence.confidence)
     return Verdict(
-        rules=verdicts, confidence=confidence, fingerprint=fingerprint, look=evidence.look, share=evidence.share
+        rules=verdicts,
+        confidence=confidence,
+        fingerprint=fingerprint,
+        look=evidence.look,
+        share=evidence.share,
+        measured_at=document.created or None,
     )
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
-from specdeploy.config.gate_defaults import rules_for
 from specdeploy.errors import ConfigError, SpecdeployError
-from specdeploy.gate.rules import parse_rules
 from specdeploy.pipeline import measure
+from specdeploy.pipeline.gate_rules import check_rules
 from specdeploy.pipeline.gating import baseline_path
 from specdeploy.pipeline.outputs import (
     NotKept,
@@ -141,7 +140,7 @@ def judge(
     files.require_writable(loaded)
     given = tuple(rules)
     said: tuple[str, ...] = ()
-    parse_rules(given or rules_for(loaded.config))
+    check_rules(loaded, given)
     try:
         document = gate(loaded, given)
     except NotKept as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from specdeploy.config.gate_defaults import told_by
+from specdeploy.config.gate_defaults import rules_for, told_by
 from specdeploy.gate.defaults import default_rules
 from specdeploy.gate.document import LoadDocument
 from specdeploy.gate.rules import parse_rules
@@ -14,6 +14,20 @@ if TYPE_CHECKING:
 
     from specdeploy.config.load import LoadedConfig
     from specdeploy.gate.rules import Rule
+
+
+def check_rules(loaded: LoadedConfig, given: Iterable[str] = ()) -> tuple[Rule, ...]:
+    """Return the rules of a configuration before anything was measured: wrong ones are the user's to mend at once.
+
+    Args:
+        loaded: The configuration.
+
+        given: In place of its rules.
+
+    Raises:
+        ConfigError: A rule is wrong.
+    """
+    return parse_rules(tuple(given) or rules_for(loaded.config))
 
 
 def rules_of(loaded: LoadedConfig, load: Mapping[str, Any], given: Iterable[str] = ()) -> tuple[Rule, ...]:

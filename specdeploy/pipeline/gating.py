@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.load_report import RECORDS_FILE
 from specdeploy.errors import CannotDecide, ConfigError
-from specdeploy.gate.baseline import MOST_CHARACTERS, history, parse_baseline, render_baseline, with_run
+from specdeploy.gate.baseline import MOST_CHARACTERS, UPDATE, history, parse_baseline, render_baseline, with_run
 from specdeploy.gate.document import LoadDocument
 from specdeploy.gate.evidence import Evidence
 from specdeploy.gate.repeats import share_of
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from specdeploy.gate.rules import Rule
 
 _SHOWN: Final = 3
-_UPDATE: Final = "`specdeploy gate baseline update`"
 
 
 def preflight(loaded: LoadedConfig, rules: Sequence[Rule]) -> None:
@@ -192,7 +191,7 @@ def require_baseline(loaded: LoadedConfig) -> Baseline:
     """
     baseline = read_baseline(loaded)
     if baseline is None:
-        raise CannotDecide(f"there is no baseline: {baseline_path(loaded)}", hint=f"{_UPDATE} begins one.")
+        raise CannotDecide(f"there is no baseline: {baseline_path(loaded)}", hint=f"{UPDATE} begins one.")
     return baseline
 
 

@@ -18,11 +18,12 @@ from specdeploy.gate.fingerprint import ABSENT, differences, fingerprint_of
 from specdeploy.pipeline.load_findings import deployment_findings
 from specdeploy.pipeline.measurement import FRONT_DOOR, Line, Lines, Measurement, plan_of
 from specdeploy.pipeline.shards import ALONE
-from specdeploy.pipeline.subject import configured, connect, deployment, fixed_by
+from specdeploy.pipeline.subject import configured, connect, deployment
 from specdeploy.smoke.targets import ensemble_steps, is_decoupled
 from specdeploy.system.host import probe_host
 from specdeploy.triton.client.failures import RequestFailed
 from specdeploy.triton.repository import names
+from specdeploy.triton.repository.models import fixed_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -109,8 +110,7 @@ def load(
     plan = plan_of(loaded, **changes)
     # What one server has left in its KV cache, another one does not find.
     own = control is None or control.http_url == endpoints.http_url
-    findings = kv_reuse_findings(plan, max_sequences=loaded.config.build.max_batch_size) if own else ()
-    findings = (*findings, *deployment_findings(loaded.config, plan))
+    findings = _findings(loaded, plan, own=own)
     about = _about(loaded)
     if control is not None:
         about["control"] = _about_control(loaded, control)
@@ -135,6 +135,9 @@ def misfit(loaded: LoadedConfig, document: Mapping[str, Any]) -> str:
     Raises:
         ConfigError: The load, the prompts or the document cannot be used.
     """
+    for key, words in _NOT_WHOLE.items():
+        if document.get(key):
+            return words
     plan = plan_of(loaded)
     now = {
         "deployment": _about(loaded),
@@ -142,9 +145,6 @@ def misfit(loaded: LoadedConfig, document: Mapping[str, Any]) -> str:
         "plan": plan.to_dict() | {"schedule": fingerprint(plan)},
         "client": {"processes": 1},
     }
-    for key, words in _NOT_WHOLE.items():
-        if document.get(key):
-            return words
     others = differences(fingerprint_of(document), fingerprint_of(now))
     return "; ".join(f"{field} was {there} and is {here}" for field, there, here in others[:1])
 
@@ -214,14 +214,18 @@ def go_on(
     # Other prompts first, so that no part lives off the KV cache of the one before.
     seed = loaded.config.load.seed + len(earlier.document.get("repeats") or ()) + 1
     plan = plan_of(loaded, first_pair=earlier.pairs, pairs=pairs, seed=seed)
-    findings = kv_reuse_findings(plan, max_sequences=loaded.config.build.max_batch_size)
-    findings = (*findings, *deployment_findings(loaded.config, plan))
 
     def connect_all() -> Lines:
         return Lines(line_to(loaded, endpoints))
 
     run = Measurement(loaded, connect_all, endpoints, _about(loaded), on_progress, ALONE)
-    return run.further(earlier, plan, findings)
+    return run.further(earlier, plan, _findings(loaded, plan))
+
+
+def _findings(loaded: LoadedConfig, plan: LoadPlan, *, own: bool = True) -> tuple[Finding, ...]:
+    """Return what speaks against a plan; ``own`` says that one server answers for both arms."""
+    reused = kv_reuse_findings(plan, max_sequences=loaded.config.build.max_batch_size) if own else ()
+    return (*reused, *deployment_findings(loaded.config, plan))
 
 
 def _about(loaded: LoadedConfig) -> dict[str, Any]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
-from specdeploy.config.gate_defaults import rules_for
 from specdeploy.errors import CannotDecide, ConfigError
 from specdeploy.gate.rules import parse_rules
 from specdeploy.gate.verdict import evaluate
 from specdeploy.pipeline import gating, loading
-from specdeploy.pipeline.gate_rules import rules_of
+from specdeploy.pipeline.gate_rules import check_rules, rules_of
 from specdeploy.pipeline.loading import load
 from specdeploy.pipeline.outputs import keep_verdict
 from specdeploy.pipeline.record_files import reading_records
@@ -40,7 +39,7 @@ def preflight(loaded: LoadedConfig) -> None:
         ConfigError: The load plan, the prompts, a gate rule or the baseline cannot be used.
     """
     loading.preflight(loaded)
-    gating.preflight(loaded, parse_rules(rules_for(loaded.config)))
+    gating.preflight(loaded, check_rules(loaded))
 
 
 def gate(loaded: LoadedConfig, rules: Iterable[str] = ()) -> dict[str, Any]:
@@ -55,12 +54,11 @@ def gate(loaded: LoadedConfig, rules: Iterable[str] = ()) -> dict[str, Any]:
     """
     place = workspace(loaded)
     given = tuple(rules)
-    # A rule that is wrong is the user's to mend also where nothing was measured.
-    parse_rules(given or rules_for(loaded.config))
+    check_rules(loaded, given)
     load_document = _required(place.load_json, "specdeploy load")
     parsed = rules_of(loaded, load_document, given)
     verdict = gating.judged(loaded, parsed, load_document)
-    document = verdict.to_dict(created=SystemClock().now_iso()) | {"measured_at": load_document.get("created")}
+    document = verdict.to_dict(created=SystemClock().now_iso())
     keep_verdict(place.gate_json, document)
     return document
 

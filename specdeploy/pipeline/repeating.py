@@ -12,12 +12,10 @@ import functools
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from specdeploy.bench.further import Earlier, pairs_of
-from specdeploy.config.gate_defaults import rules_for
 from specdeploy.errors import CannotDecide, ConfigError, ServerFault
 from specdeploy.gate.repeats import beyond_help, least_pairs, more_pairs
-from specdeploy.gate.rules import parse_rules
 from specdeploy.pipeline import gating, loading
-from specdeploy.pipeline.gate_rules import rules_of
+from specdeploy.pipeline.gate_rules import check_rules, rules_of
 from specdeploy.pipeline.outputs import alone_in, keep_verdict, require_writable
 from specdeploy.pipeline.record_files import reading_records
 from specdeploy.pipeline.subject import read_document
@@ -186,7 +184,7 @@ def gate_until(
     clock = clock or SystemClock()
     began_s = clock.monotonic()
     given = tuple(rules)
-    gating.preflight(loaded, parse_rules(given or rules_for(loaded.config)))
+    gating.preflight(loaded, check_rules(loaded, given))
     loading.preflight(loaded)
     for path in (workspace(loaded).load_json, workspace(loaded).records_jsonl):
         require_writable(path, "report.path")
@@ -247,7 +245,7 @@ def _kept(
     looks: Iterable[Look],
     ended: str,
 ) -> dict[str, Any]:
-    document = verdict.to_dict(created=SystemClock().now_iso()) | {"measured_at": _read(loaded).get("created")}
+    document = verdict.to_dict(created=SystemClock().now_iso())
     document["repeats"] = {
         "budget_s": budget_s,
         "spent_s": spent_s(),

@@ -201,10 +201,8 @@ def _time_of_one(loaded: LoadedConfig, endpoints: Addresses, plan: LoadPlan) -> 
     took_s = None
     with contextlib.closing(connect(endpoints, loaded.config.load.request_timeout_s)) as client:
         for index in range(_TRIED):
-            request, began_s = (
-                build_request(plan, plan.blocks[0], index % len(plan.blocks[0].prompts)),
-                time.monotonic(),
-            )
+            request = build_request(plan, plan.blocks[0], index % len(plan.blocks[0].prompts))
+            began_s = time.monotonic()
             if loaded.config.repo.decoupled:
                 deque(client.stream_http(request), maxlen=0)
             else:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from specdeploy.errors import EXIT_OK, ConfigError, EnvironmentFault, ServerFault
 from specdeploy.pipeline.outputs import require_writable
 from specdeploy.pipeline.smoke_results import own_place
-from specdeploy.pipeline.subject import connect, fixed_by, most_drafts, prompts_of, provenance
+from specdeploy.pipeline.subject import connect, most_drafts, prompts_of, provenance
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.smoke import capabilities
 from specdeploy.smoke.checks import golden as golden_check
@@ -28,6 +28,7 @@ from specdeploy.system.files import write_json_atomic
 from specdeploy.system.shield import undisturbed
 from specdeploy.triton.client import RequestFailed
 from specdeploy.triton.repository import names
+from specdeploy.triton.repository.models import fixed_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -18,7 +18,7 @@ from specdeploy.system.clock import SystemClock
 from specdeploy.system.files import require_regular
 from specdeploy.triton.client.triton import TritonClient
 from specdeploy.triton.repository import names
-from specdeploy.triton.repository.models import engine_drafts
+from specdeploy.unique_keys import unique_keys
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,11 +83,6 @@ def _image(loaded: LoadedConfig) -> str:
 def connect(endpoints: Addresses, timeout_s: float) -> TritonClient:
     """Return a client of a deployment, to be closed."""
     return TritonClient(endpoints.http_url, endpoints.grpc_url, metrics_url=endpoints.metrics_url, timeout_s=timeout_s)
-
-
-def fixed_by(config: DeployConfig) -> str:
-    """Return the method where no request can say how much is drafted; empty where one can."""
-    return config.speculation.method if config.profile == "llmapi" or engine_drafts(config) else ""
 
 
 def most_drafts(config: DeployConfig) -> int | None:
@@ -156,15 +151,6 @@ def _check_file(path: Path, what: str) -> None:
         )
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse an object that has a key twice: one of the two values would be taken, and nobody sees which."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"an object has the key {next(key for key in keys if keys.count(key) > 1)!r} twice")
-    return found
-
-
 def read_document(path: Path) -> dict[str, Any] | None:
     """Return the JSON object of a file; None when there is no file.
 
@@ -173,7 +159,7 @@ def read_document(path: Path) -> dict[str, Any] | None:
     """
     try:
         require_regular(path)
-        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique_keys)
     except FileNotFoundError:
         return None
     except OSError as error:

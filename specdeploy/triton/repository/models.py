@@ -239,6 +239,11 @@ def queue_size(config: DeployConfig) -> int:
     return max(_LEAST_QUEUE, _WAITING_FOR_EACH * config.build.max_batch_size)
 
 
+def fixed_by(config: DeployConfig) -> str:
+    """Return the method where no request can say how much is drafted; empty where one can."""
+    return config.speculation.method if config.profile == "llmapi" or engine_drafts(config) else ""
+
+
 def _queue(config: DeployConfig) -> Queue | None:
     wanted, size = config.repo, queue_size(config)
     if not (size or wanted.queue_timeout_ms or wanted.priority_levels):

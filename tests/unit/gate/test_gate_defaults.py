@@ -20,7 +20,7 @@ from specdeploy.gate import relative
 from specdeploy.gate.defaults import LEAST_PAIRS
 from specdeploy.gate.rules import parse_rules
 from specdeploy.pipeline.gate_rules import rules_of
-from specdeploy.pipeline.subject import fixed_by
+from specdeploy.triton.repository.models import fixed_by
 from tests.unit.bench.simulated import CONTEXT, Simulator
 from tests.unit.gate.test_gate_docs import names, rows, section
 
