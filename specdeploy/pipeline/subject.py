@@ -18,7 +18,7 @@ from specdeploy.system.clock import SystemClock
 from specdeploy.system.files import require_regular
 from specdeploy.triton.client.triton import TritonClient
 from specdeploy.triton.repository import names
-from specdeploy.unique_keys import unique_keys
+from specdeploy.unique_keys import RepeatedKey, unique_keys
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -166,6 +166,9 @@ def read_document(path: Path) -> dict[str, Any] | None:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}", hint="report.path must be a folder that we may write to"
         ) from error
+    except RepeatedKey as error:
+        said = f"{path} is not JSON: an object has the key {error.key!r} twice"
+        raise ConfigError(said, hint="measure again") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON: {error}", hint="measure again") from error
     if not isinstance(document, dict):

@@ -22,10 +22,9 @@ from specdeploy.config.schema import BuildConfig, DeployConfig, ModelConfig
 from specdeploy.triton import pbtxt, runtime
 from specdeploy.triton.client import TritonClient
 from specdeploy.triton.protocol import GenerateRequest, Tensor, join_chunks
-from specdeploy.triton.repository import EngineFacts, build_repository, names
+from specdeploy.triton.repository import names
 from specdeploy.triton.server import TritonServer
-from specdeploy.triton.sources import model_sources
-from tests.unit.triton_models.tokenizers_for_tests import byte_level
+from tests.scripted_engines import write_repository
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -162,31 +161,17 @@ def _serving(*, delay_ms: float) -> Iterator[tuple[TritonClient, Path]]:
 def _write_repository(models: Path, delay_ms: float) -> None:
     checkpoint = ModelConfig(checkpoint="nowhere")
     build = BuildConfig(max_batch_size=CLIENTS, max_seq_len=MAX_SEQ_LEN)
-    deployment = DeployConfig(name="null", target=checkpoint, draft=checkpoint, build=build)
-    roles = names.engine_models(deployment)
-    tree = dict(
-        build_repository(
-            deployment,
-            {role: _facts(role) for role in roles},
-            engine_paths=dict.fromkeys(roles, "none"),
-            tokenizer_files={"tokenizer.json": byte_level().to_str().encode()},
-            sources=model_sources(),
-        )
+    bare = {
+        f"{BARE}/config.pbtxt": pbtxt.render(_bare_config()).encode(),
+        f"{BARE}/1/model.py": (HERE / "bare_calls.py").read_bytes(),
+    }
+    write_repository(
+        models,
+        DeployConfig(name="null", target=checkpoint, draft=checkpoint, build=build),
+        HERE / "null_engine.py",
+        lambda _: {"delay_ms": str(delay_ms)},
+        more=bare,
     )
-    for name in roles.values():
-        engine = dataclasses.replace(
-            pbtxt.parse(tree[f"{name}/config.pbtxt"].decode()),
-            backend="python",
-            instance_group=(pbtxt.InstanceGroup(),),
-            parameters={"delay_ms": str(delay_ms)},
-        )
-        tree[f"{name}/config.pbtxt"] = pbtxt.render(engine).encode()
-        tree[f"{name}/1/model.py"] = (HERE / "null_engine.py").read_bytes()
-    tree[f"{BARE}/config.pbtxt"] = pbtxt.render(_bare_config()).encode()
-    tree[f"{BARE}/1/model.py"] = (HERE / "bare_calls.py").read_bytes()
-    for path, data in tree.items():
-        (models / path).parent.mkdir(parents=True, exist_ok=True)
-        (models / path).write_bytes(data)
 
 
 def _bare_config() -> pbtxt.ModelConfig:
@@ -198,18 +183,4 @@ def _bare_config() -> pbtxt.ModelConfig:
         ),
         outputs=(pbtxt.Tensor(name="seconds", data_type="TYPE_FP64", dims=(1,)),),
         instance_group=(pbtxt.InstanceGroup(),),
-    )
-
-
-def _facts(role: str) -> EngineFacts:
-    return EngineFacts(
-        key="0" * 64,
-        name=role,
-        profile="cpu",
-        precision="fp32",
-        checkpoint=role,
-        size_bytes=1,
-        vocab_size=byte_level().get_vocab_size(),
-        max_seq_len=MAX_SEQ_LEN,
-        eos_token_ids=(0,),
     )

@@ -7,6 +7,7 @@ be switched while a server runs (types of tensors, models, endpoints) is in a se
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -21,7 +22,7 @@ from tests.deployments import write_deployment
 from tests.tiny import perturb_checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 _SWITCH: Final = '''"""Says which fault is switched on."""
@@ -358,6 +359,16 @@ def _with_whole_characters(path: Path) -> list[int]:
         model["merges"].insert(0, [left, right])
     path.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
     return ids
+
+
+@contextlib.contextmanager
+def switched_on(switch: Path, fault: str) -> Iterator[None]:
+    """Switch a fault of :func:`switchable` on, and off at the end."""
+    switch.write_text(fault)
+    try:
+        yield
+    finally:
+        switch.write_text("")
 
 
 def switchable(repository: Path, switch: Path, mutants: Mapping[str, Mutant] = MUTANTS) -> dict[str, bytes]:

@@ -22,11 +22,11 @@ import tritonclient.grpc as grpcclient
 from specdeploy.config.schema import BuildConfig, DeployConfig, ModelConfig
 from specdeploy.deploy.metrics import parse_metrics
 from specdeploy.triton.client import RequestFailed, TritonClient
-from specdeploy.triton.pbtxt import InstanceGroup, parse, render
 from specdeploy.triton.protocol import GenerateRequest, Tensor, join_chunks
-from specdeploy.triton.repository import EngineFacts, build_repository, names
+from specdeploy.triton.repository import names
 from specdeploy.triton.server import TritonServer
-from specdeploy.triton.sources import model_sources
+from tests import scripted_engines
+from tests.scripted_engines import end_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ DECODER = Path(__file__).parents[2] / "specdeploy" / "triton" / "models" / "spec
 sys.path += [str(UNIT), str(DECODER)]
 
 from table_engines import TableModel, greedy_answer  # noqa: E402 - the reference lies beside the unit tests
-from tokenizers_for_tests import END, byte_level  # noqa: E402 - the same
+from tokenizers_for_tests import byte_level  # noqa: E402 - the same
 
 PROMPT = "the quick brown fox"
 DRAFTS = 3
@@ -57,26 +57,6 @@ def config() -> DeployConfig:
     return dataclasses.replace(base, speculation=speculation)
 
 
-def facts(name: str) -> EngineFacts:
-    """Return what would be known of an engine that is not there."""
-    return EngineFacts(
-        key="0" * 64,
-        name=name,
-        profile="cpu",
-        precision="fp32",
-        checkpoint=name,
-        size_bytes=1,
-        vocab_size=byte_level().get_vocab_size(),
-        max_seq_len=256,
-        eos_token_ids=(end_id(),),
-    )
-
-
-def end_id() -> int:
-    """Return the end token's id."""
-    return byte_level().token_to_id(END)
-
-
 def token(text: str) -> int:
     """Return the id of a text that is one token."""
     (only,) = byte_level().encode(text, add_special_tokens=False).ids
@@ -85,36 +65,17 @@ def token(text: str) -> int:
 
 def write_repository(path: Path, deployment: DeployConfig, **extra: str) -> None:
     """Write the generated repository, with table models in the engines' place; *extra* are parameters of theirs."""
-    roles = names.engine_models(deployment)
-    tree = dict(
-        build_repository(
-            deployment,
-            {role: facts(role) for role in roles},
-            engine_paths=dict.fromkeys(roles, "none"),
-            tokenizer_files={"tokenizer.json": byte_level().to_str().encode()},
-            sources=model_sources(),
-        )
-    )
-    for name in roles.values():
-        parameters = {
+
+    def parameters(name: str) -> dict[str, str]:
+        return {
             "vocab_size": str(byte_level().get_vocab_size()),
             "fails": str(token("@" if name == names.DRAFT else "#")),
             "slow": str(token("~")),
             **extra,
         }
-        engine = dataclasses.replace(
-            parse(tree[f"{name}/config.pbtxt"].decode()),
-            backend="python",
-            instance_group=(InstanceGroup(count=SLOTS),),
-            parameters=parameters,
-        )
-        tree[f"{name}/config.pbtxt"] = render(engine).encode()
-        tree[f"{name}/1/model.py"] = ENGINE.read_bytes()
-        for module in (UNIT / "table_engines.py", DECODER / "decoder_loop.py"):
-            tree[f"{name}/1/{module.name}"] = module.read_bytes()
-    for name, data in tree.items():
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_bytes(data)
+
+    modules = (UNIT / "table_engines.py", DECODER / "decoder_loop.py")
+    scripted_engines.write_repository(path, deployment, ENGINE, parameters, instances=SLOTS, modules=modules)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from specdeploy.pipeline.serving import Addresses
 from specdeploy.triton.server import TritonServer
 from tests.deployments import specdeploy, write_deployment
 from tests.integration.gate_mutants import EVERY, MUTANTS, faulty
+from tests.integration.smoke_mutants import switched_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,14 +58,9 @@ class Release:
     here: Addresses
     before: Addresses
 
-    @contextlib.contextmanager
-    def broken(self, fault: str) -> Iterator[None]:
+    def broken(self, fault: str) -> contextlib.AbstractContextManager[None]:
         """Switch a fault on, and off at the end."""
-        self.switch.write_text(fault)
-        try:
-            yield
-        finally:
-            self.switch.write_text("")
+        return switched_on(self.switch, fault)
 
     def verdicts(self, rules: tuple[str, ...], load: dict[str, str], *, control: bool) -> dict[str, dict[str, Any]]:
         """Measure, judge, and return each rule's verdict."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import shutil
 import socket
@@ -21,10 +20,12 @@ from tests.integration.smoke_mutants import (
     STATIC,
     break_for_good,
     switchable,
+    switched_on,
     write_deployment_with_long_characters,
 )
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -63,14 +64,9 @@ class Switchboard:
     server: RunningServer
     switch: Path
 
-    @contextlib.contextmanager
-    def broken(self, fault: str) -> Iterator[None]:
+    def broken(self, fault: str) -> contextlib.AbstractContextManager[None]:
         """Switch a fault on, and off at the end."""
-        self.switch.write_text(fault)
-        try:
-            yield
-        finally:
-            self.switch.write_text("")
+        return switched_on(self.switch, fault)
 
 
 @pytest.fixture(scope="module")
