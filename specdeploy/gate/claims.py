@@ -48,10 +48,13 @@ def is_claimed(count: Count, share: float, confidence: float) -> bool:
     return count.kept > 0 and _beta(count.kept, count.over + 1, share) <= 1 - confidence
 
 
-def is_refuted(count: Count, share: float, confidence: float) -> bool:
-    """Say whether the opposite may be claimed: that less than the share keeps the limit."""
+def chance_of_so_few(count: Count, share: float) -> float:
+    """Return how likely so few requests or fewer keep the limit, if the share of all that keep it is just as claimed.
+
+    The opposite of the claim, that less than the share keeps it, holds at confidence c where this is 1 - c at most.
+    """
     # P(B <= kept) = 1 - I_p(kept + 1, over), for B binomial of all requests and the share.
-    return count.over > 0 and 1 - _beta(count.kept + 1, count.over, share) <= 1 - confidence
+    return 1 - _beta(count.kept + 1, count.over, share) if count.over else 1.0
 
 
 def more_needed(count: Count, share: float, confidence: float) -> int | None:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from specdeploy.gate.baseline import ALIKE, UPDATE, differing_words
 from specdeploy.gate.fingerprint import ENGINE, differences, fingerprint_of
-from specdeploy.gate.outcome import RuleVerdict, amount, distrusted
+from specdeploy.gate.outcome import RuleVerdict, amount
 from specdeploy.gate.resources import CURES
+from specdeploy.gate.weighing import Weighing, decided
 from specdeploy.report.numbers import told_apart
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from specdeploy.gate.rules import Rule
 
 
-def judge_engines(rule: Rule, document: LoadDocument, evidence: Evidence) -> RuleVerdict:
+def weigh_engines(rule: Rule, document: LoadDocument, evidence: Evidence) -> tuple[Weighing]:
     """Judge a rule on the engines of a run, by a limit of its own or by the baseline's engines.
 
     Raises:
@@ -35,10 +36,12 @@ def judge_engines(rule: Rule, document: LoadDocument, evidence: Evidence) -> Rul
     """
     value = document.engine(rule.metric, rule.category)
     if value is None:
-        return _verdict(rule, "not_measured", None, None, f"is not known: {_cure(rule, document)}")
-    if rule.reference is None:
-        return distrusted(_against_limit(rule, value), document)
-    return distrusted(_against_baseline(rule, value, document, evidence.baseline), document)
+        found = _verdict(rule, "not_measured", None, None, f"is not known: {_cure(rule, document)}")
+    elif rule.reference is None:
+        found = _against_limit(rule, value)
+    else:
+        found = _against_baseline(rule, value, document, evidence.baseline)
+    return (decided(found),)
 
 
 def _cure(rule: Rule, document: LoadDocument) -> str:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final, Literal
+import math
+from typing import TYPE_CHECKING, Any, Final
 
+from specdeploy.bench.abba import mean_log
 from specdeploy.bench.paired import CONFIDENCE, paired_ratio
-from specdeploy.gate.claims import is_claimed, is_refuted, more_needed
+from specdeploy.gate.claims import chance_of_so_few, is_claimed, more_needed
 from specdeploy.gate.document import Interval
 from specdeploy.gate.fingerprint import ABSENT, ENGINE, answers_of, differences
 from specdeploy.gate.lossless import losslessness
-from specdeploy.gate.outcome import RuleVerdict, amount, distrusted, place_of, worst_of
+from specdeploy.gate.outcome import RuleVerdict, amount, place_of
 from specdeploy.gate.requests import claimed_share, count_requests, is_claim
 from specdeploy.gate.resources import CURES
 from specdeploy.gate.rules import LOSSLESS
+from specdeploy.gate.weighing import Weighing, decided
 from specdeploy.report.numbers import told_apart
 
 if TYPE_CHECKING:
@@ -33,37 +36,39 @@ _STORED_CONFIDENCE: Final = 0.975
 _MOST_SHOWN: Final = 6
 #: What the speed-up is the ratio of.
 _THROUGHPUT: Final = "output_token_throughput"
+#: Why what is wrong by itself does not fail yet.
+_AMONG_OTHERS: Final = "but among all that is decided here chance may explain it (p = {:.2g})"
 _OF_ERRORS: Final = ("error_rate", "error_request_count", "request_count")
 
 
-def judge_limit(rule: Rule, document: LoadDocument, evidence: Evidence) -> RuleVerdict:
-    """Judge a rule that has a limit of its own, under every load that it is for; the worst one counts.
+def weigh_limit(rule: Rule, document: LoadDocument, evidence: Evidence) -> tuple[Weighing, ...]:
+    """Weigh a rule that has a limit of its own, under every load that it is for.
 
     Raises:
         ConfigError: What was measured cannot be read.
     """
     if rule.metric == LOSSLESS.key:
-        return distrusted(_judge_lossless(rule, document, evidence), document)
+        return (decided(_judge_lossless(rule, document, evidence)),)
     points = document.points if rule.point is None else (rule.point,)
-    verdicts = [_judge_at(rule, document, evidence, point) for point in points]
-    if not verdicts:
-        return _verdict(rule, None, "not_measured", None, "the run has no load at all.")
-    return distrusted(worst_of(verdicts), document)
+    return tuple(_weigh_at(rule, document, evidence, point) for point in points)
 
 
-def _judge_at(rule: Rule, document: LoadDocument, evidence: Evidence, point: LoadPoint) -> RuleVerdict:
+def _weigh_at(rule: Rule, document: LoadDocument, evidence: Evidence, point: LoadPoint) -> Weighing:
     if rule.arm is None:
         interval = _interval(document, evidence, point)
-        return not_measured(rule, document, point) if interval is None else _judge_speedup(rule, interval, point)
+        if interval is None:
+            return decided(not_measured(rule, document, point))
+        ratios, first = document.paired_ratios(_THROUGHPUT, point), document.control_first(_THROUGHPUT, point)
+        return _weigh_speedup(rule, interval, point, mean_log(ratios, first).freedom if ratios else interval.pairs - 1)
     value = document.metric(rule.metric, rule.stat, arm=rule.arm, point=point, category=rule.category)
     if value is None:
-        return not_measured(rule, document, point)
+        return decided(not_measured(rule, document, point))
     if is_claim(rule):
-        return _judge_claim(rule, document, evidence, point, value)
+        return _weigh_claim(rule, document, evidence, point, value)
     holds = rule.holds(value)
     why = "" if holds else _failed(rule, document, point)
     reason = f"{place_of(rule, point)} is {_compared(rule, value)}{why}."
-    return _verdict(rule, point, "pass" if holds else "fail", value, reason)
+    return decided(_verdict(rule, point, "pass" if holds else "fail", value, reason))
 
 
 def _failed(rule: Rule, document: LoadDocument, point: LoadPoint) -> str:
@@ -96,21 +101,26 @@ def not_measured(rule: Rule, document: LoadDocument, point: LoadPoint) -> RuleVe
     return _verdict(rule, point, "not_measured", None, f"{place_of(rule, point)} was not measured{why}.")
 
 
-def _judge_claim(rule: Rule, document: LoadDocument, evidence: Evidence, point: LoadPoint, value: float) -> RuleVerdict:
+def _weigh_claim(rule: Rule, document: LoadDocument, evidence: Evidence, point: LoadPoint, value: float) -> Weighing:
     place = {"arm": rule.arm, "point": point, "category": rule.category}
     if evidence.requests is None:
-        return _judge_bounds(rule, document.percentile_bounds(rule.metric, rule.stat, **place), point, value, evidence)  # type: ignore[arg-type]
+        bounds = document.percentile_bounds(rule.metric, rule.stat, **place)  # type: ignore[arg-type]
+        return _weigh_bounds(rule, bounds, point, value, evidence)
     expected = document.metric(rule.metric, "count", **place)  # type: ignore[arg-type]
     count = count_requests(rule, point, evidence.requests, expected, value)
     confidence = evidence.at_this_look(evidence.confidence)
-    status, why, more = _claim_words(count, claimed_share(rule), confidence)
-    numbers = {"kept": count.kept, "over": count.over, "more_requests": more, "confidence": confidence}
-    limit = amount(rule.limit or 0.0, rule.unit)
-    beyond = f"not {rule.comparison} {limit}"
-    reason = (
-        f"{place_of(rule, point)} is {amount(value, rule.unit)}; {count.over} of {count.total} are {beyond}, {why}."
-    )
-    return _open_for_more(_verdict(rule, point, status, value, reason, numbers))
+    p = chance_of_so_few(count, claimed_share(rule))
+
+    def settle(adjusted: float) -> RuleVerdict:
+        status, why, more = _claim_words(count, claimed_share(rule), confidence, p, adjusted)
+        told = {"kept": count.kept, "over": count.over, "more_requests": more, "confidence": confidence}
+        shown, limit = amount(value, rule.unit), amount(rule.limit or 0.0, rule.unit)
+        beyond = f"{count.over} of {count.total} are not {rule.comparison} {limit}"
+        reason = f"{place_of(rule, point)} is {shown}; {beyond}, {why}."
+        numbers = {**told, "p": p, "p_adjusted": adjusted}
+        return _open_for_more(_verdict(rule, point, status, value, reason, numbers))
+
+    return Weighing(settle=settle, advisory=rule.advisory, p=p)
 
 
 def _open_for_more(verdict: RuleVerdict) -> RuleVerdict:
@@ -118,40 +128,51 @@ def _open_for_more(verdict: RuleVerdict) -> RuleVerdict:
     return dataclasses.replace(verdict, more_decides=verdict.status == "undecided")
 
 
-def _claim_words(count: Count, share: float, confidence: float) -> tuple[Status, str, int | None]:
+def _claim_words(
+    count: Count, share: float, confidence: float, p: float, adjusted: float
+) -> tuple[Status, str, int | None]:
     """Decide a claim, say why, and how many more requests it needs."""
     part, sure = f"{100 * share:.4g} %", f"at {100 * confidence:.4g} % confidence"
     if is_claimed(count, share, confidence):
         return "pass", f"few enough to claim it of {part} of all requests {sure}", 0
-    if is_refuted(count, share, confidence):
+    if adjusted <= 1 - confidence:
         return "fail", f"too many for {part} of all requests {sure}", None
+    if p <= 1 - confidence:
+        return "undecided", f"too many for {part} of all requests, {_AMONG_OTHERS.format(adjusted)}", None
     more = more_needed(count, share, confidence)
     needed = "more than can be sent" if more is None else f"{more:,} more"
     return "undecided", f"and a claim {sure} needs {needed}, all of them within", more
 
 
-def _judge_bounds(
+def _weigh_bounds(
     rule: Rule,
     bounds: tuple[float | None, float | None],
     point: LoadPoint,
     value: float,
     evidence: Evidence,
-) -> RuleVerdict:
-    """Decide a claim without the raw records: by the interval of the percentile, from order statistics."""
+) -> Weighing:
+    """Weigh a claim without the raw records: by the interval of the percentile, from order statistics."""
     low, high = bounds
     safe, hopeless = (low, high) if rule.wants_more else (high, low)
-    where = f"{place_of(rule, point)} is {amount(value, rule.unit)}"
-    status: Status = "undecided"
-    if evidence.at_this_look(evidence.confidence) <= _STORED_CONFIDENCE:
-        if safe is not None and rule.holds(safe):
+    confidence = evidence.at_this_look(evidence.confidence)
+    # All that an interval tells of the chance is on which side of one value it lies.
+    refuted = hopeless is not None and not rule.holds(hopeless)
+    p = 1 - _STORED_CONFIDENCE if refuted else 1.0
+
+    def settle(adjusted: float) -> RuleVerdict:
+        status: Status = "undecided"
+        if confidence <= _STORED_CONFIDENCE and safe is not None and rule.holds(safe):
             status = "pass"
-        elif hopeless is not None and not rule.holds(hopeless):
+        elif refuted and _reaches(adjusted, 1 - confidence):
             status = "fail"
-    ends = " to ".join("-" if end is None else amount(end, rule.unit) for end in bounds)
-    says = {"pass": "lies within", "fail": "lies beyond", "undecided": "does not decide"}[status]
-    wanted = f"{rule.comparison} {amount(rule.limit or 0.0, rule.unit)}"
-    reason = f"{where}; without the raw records, its interval {ends} {says} {wanted}."
-    return _verdict(rule, point, status, value, reason, {"ci_low": low, "ci_high": high})
+        ends = " to ".join("-" if end is None else amount(end, rule.unit) for end in bounds)
+        says = {"pass": "lies within", "fail": "lies beyond", "undecided": "does not decide"}[status]
+        wanted = f"{rule.comparison} {amount(rule.limit or 0.0, rule.unit)}"
+        where = f"{place_of(rule, point)} is {amount(value, rule.unit)}"
+        reason = f"{where}; without the raw records, its interval {ends} {says} {wanted}."
+        return _verdict(rule, point, status, value, reason, {"ci_low": low, "ci_high": high})
+
+    return Weighing(settle=settle, advisory=rule.advisory, p=p)
 
 
 def _interval(document: LoadDocument, evidence: Evidence, point: LoadPoint) -> Interval | None:
@@ -164,28 +185,50 @@ def _interval(document: LoadDocument, evidence: Evidence, point: LoadPoint) -> I
     return Interval(avg=found.avg, ci_low=found.ci_low, ci_high=found.ci_high, pairs=found.pairs, confidence=confidence)
 
 
-def _judge_speedup(rule: Rule, interval: Interval, point: LoadPoint) -> RuleVerdict:
-    where = place_of(rule, point)
-    low, high = interval.ci_low, interval.ci_high
-    numbers = {"ci_low": low, "ci_high": high, "pairs": interval.pairs, "confidence": interval.confidence}
+def _weigh_speedup(rule: Rule, interval: Interval, point: LoadPoint, freedom: int) -> Weighing:
+    where, low, high = place_of(rule, point), interval.ci_low, interval.ci_high
+    told = {"ci_low": low, "ci_high": high, "pairs": interval.pairs, "confidence": interval.confidence}
     if low is None or high is None or interval.pairs < 2:
         reason = f"{where} is {interval.avg:.3f}x from {interval.pairs} usable pair(s): an interval needs two."
-        return _open_for_more(_verdict(rule, point, "undecided", interval.avg, reason, numbers))
-    status = _decide(rule, low, high)
-    says = {
-        "pass": "lies entirely on the right side of",
-        "fail": "lies entirely on the wrong side of",
-        "undecided": "holds both sides of",
-    }[status]
-    reason = f"{where} is {interval.avg:.3f}x; its interval {low:.3f}x to {high:.3f}x {says} {rule.limit:g}x."
-    return _open_for_more(_verdict(rule, point, status, interval.avg, reason, numbers))
-
-
-def _decide(rule: Rule, low: float, high: float) -> Literal["pass", "fail", "undecided"]:
+        return decided(_open_for_more(_verdict(rule, point, "undecided", interval.avg, reason, told)))
     worst, best = (low, high) if rule.wants_more else (high, low)
-    if rule.holds(worst):
-        return "pass"
-    return "undecided" if rule.holds(best) else "fail"
+    p = _chance_of_ratio(rule, interval, low, high, freedom)
+
+    def settle(adjusted: float) -> RuleVerdict:
+        status: Status = "pass" if rule.holds(worst) else "undecided"
+        says = {"pass": "lies entirely on the right side of", "undecided": "holds both sides of"}[status]
+        after = ""
+        if not rule.holds(best):
+            # Each end of the interval is wrong with half of what the whole is.
+            status = "fail" if _reaches(adjusted, (1 - interval.confidence) / 2) else "undecided"
+            says = "lies entirely on the wrong side of"
+            after = "" if status == "fail" else f", {_AMONG_OTHERS.format(adjusted)}"
+        found = f"{where} is {interval.avg:.3f}x; its interval {low:.3f}x to {high:.3f}x"
+        numbers = {**told, "p": p, "p_adjusted": adjusted}
+        reason = f"{found} {says} {rule.limit:g}x{after}."
+        return _open_for_more(_verdict(rule, point, status, interval.avg, reason, numbers))
+
+    return Weighing(settle=settle, advisory=rule.advisory, p=p)
+
+
+def _chance_of_ratio(rule: Rule, interval: Interval, low: float, high: float, freedom: int) -> float:
+    """Return the probability of such a mean ratio or a worse one, were the limit just kept: Student's t."""
+    from scipy.special import stdtr, stdtrit  # noqa: PLC0415 - slow to import, and most verbs never need it
+
+    limit = rule.limit or 0.0
+    if not low or not limit:
+        # Such an interval, or limit, has no logarithm; a ratio is not below 0.
+        return 0.5
+    off = math.log(interval.avg / limit) * (1 if rule.wants_more else -1)
+    half = math.log(high / low) / 2
+    if half < 1e-12:
+        return 1.0 if rule.holds(interval.avg) else 0.0
+    return float(stdtr(freedom, off / half * stdtrit(freedom, (1 + interval.confidence) / 2)))
+
+
+def _reaches(p: float, alpha: float) -> bool:
+    """Say whether a p-value decides; one that was read off an interval is as exact as its rounding."""
+    return p <= alpha * (1 + 1e-9)
 
 
 def _judge_lossless(rule: Rule, document: LoadDocument, evidence: Evidence) -> RuleVerdict:

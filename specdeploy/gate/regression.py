@@ -155,18 +155,6 @@ def decide(change: Change, p: float, confidence: float) -> Decision:
     return "pass" if change.sharp else "blurred"
 
 
-def holm(ps: Sequence[float]) -> tuple[float, ...]:
-    """Correct p-values for their number (Holm 1979): all that are tested together raise a false alarm at alpha at most.
-
-    The i-th smallest of m becomes the largest of ``(m - j + 1) p_j`` over j up to i, and 1 at most.
-    """
-    adjusted, largest = [0.0] * len(ps), 0.0
-    for rank, at in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
-        largest = max(largest, min((len(ps) - rank) * ps[at], 1.0))
-        adjusted[at] = largest
-    return tuple(adjusted)
-
-
 def _change(shift: float, error: float, freedom: int, allowed: float, confidence: float) -> Change:
     """Return a change without its share of the reference, from the standard error of the shift."""
     from scipy.special import stdtr, stdtrit  # noqa: PLC0415 - slow to import, and most verbs never need it

@@ -11,12 +11,11 @@ from specdeploy.gate.baseline import ALIKE, UPDATE, differing_words
 from specdeploy.gate.defaults import LEAST_PAIRS
 from specdeploy.gate.fingerprint import differences, fingerprint_of
 from specdeploy.gate.limits import not_measured, other_loads
-from specdeploy.gate.outcome import RuleVerdict, amount, distrusted, place_of, worst_of
-from specdeploy.gate.regression import centre_of, decide, holm, of_pairs, of_runs
+from specdeploy.gate.outcome import RuleVerdict, amount, place_of
+from specdeploy.gate.regression import centre_of, decide, of_pairs, of_runs
+from specdeploy.gate.weighing import Weighing, decided
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from specdeploy.bench.records import LoadPoint
     from specdeploy.gate.document import LoadDocument
     from specdeploy.gate.evidence import Evidence
@@ -34,65 +33,48 @@ _STATUS: Final[dict[Decision, Status]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Comparison:
-    """A rule under one load: decided already, or a change that is still to be weighed with the others."""
+    """A rule under one load: a change that is still to be weighed with the others."""
 
     rule: Rule
     point: LoadPoint
-    verdict: RuleVerdict | None = None
-    change: Change | None = None
-    value: float = 0.0
+    change: Change
+    value: float
+    source: str
+    independent: int
     reference: float = 1.0
-    source: str = ""
-    independent: int = 0
 
 
-def judge_relative(rules: Sequence[Rule], document: LoadDocument, evidence: Evidence) -> tuple[RuleVerdict, ...]:
-    """Judge relative rules, corrected for how many there are and under how many loads (Holm).
-
-    Advisory rules are a family of their own: what they add to be looked at does not make the others less sharp.
+def weigh_relative(rule: Rule, document: LoadDocument, evidence: Evidence) -> tuple[Weighing, ...]:
+    """Weigh a rule that compares, under every load that it is for.
 
     Raises:
         ConfigError: What was measured cannot be read.
     """
-    compared = [[_compare(rule, document, evidence, point) for point in _points(rule, document)] for rule in rules]
-    tested = [one for of_rule in compared for one in of_rule if one.change is not None]
-    adjusted: dict[int, float] = {}
+    compare = _with_control if rule.reference == "control" else _with_baseline
+    points = document.points if rule.point is None else (rule.point,)
     confidence = evidence.at_this_look(evidence.confidence)
-    for advisory in (False, True):
-        family = [one for one in tested if one.rule.advisory == advisory]
-        ps = holm([one.change.p for one in family if one.change is not None])
-        adjusted |= {id(one): p for one, p in zip(family, ps, strict=True)}
-    verdicts = []
-    for rule, of_rule in zip(rules, compared, strict=True):
-        found = [_weighed(one, adjusted.get(id(one), 1.0), confidence) for one in of_rule]
-        nothing = _early(rule, None, "not_measured", "the run has no load at all.")
-        verdicts.append(distrusted(worst_of(found), document) if found else nothing)
-    return tuple(verdicts)
+    return tuple(_weighing(compare(rule, document, evidence, point), confidence) for point in points)
 
 
-def _points(rule: Rule, document: LoadDocument) -> tuple[LoadPoint, ...]:
-    return document.points if rule.point is None else (rule.point,)
+def _weighing(found: _Comparison | RuleVerdict, confidence: float) -> Weighing:
+    if isinstance(found, RuleVerdict):
+        return decided(found)
+    return Weighing(settle=lambda p: _weighed(found, p, confidence), advisory=found.rule.advisory, p=found.change.p)
 
 
-def _compare(rule: Rule, document: LoadDocument, evidence: Evidence, point: LoadPoint) -> _Comparison:
-    if rule.reference == "control":
-        return _with_control(rule, document, evidence, point)
-    return _with_baseline(rule, document, evidence, point)
-
-
-def _with_control(rule: Rule, document: LoadDocument, evidence: Evidence, point: LoadPoint) -> _Comparison:
+def _with_control(
+    rule: Rule, document: LoadDocument, evidence: Evidence, point: LoadPoint
+) -> _Comparison | RuleVerdict:
     ratios = document.paired_ratios(rule.metric, point)
     where = f"{place_of(rule, point)}"
     if not ratios:
         open_loop = point.rate is not None and rule.metric == "output_token_throughput"
         why = ": in an open loop throughput follows the rate that is offered" if open_loop else ""
         why = other_loads(document, point) or why
-        reason = f"{where} was not compared with the control in pairs{why}."
-        return _Comparison(rule=rule, point=point, verdict=_early(rule, point, "not_measured", reason))
+        return _early(rule, point, "not_measured", f"{where} was not compared with the control in pairs{why}.")
     if len(ratios) < LEAST_PAIRS:
         reason = f"{where} was compared in {len(ratios)} usable pair(s); {LEAST_PAIRS} are the least (load.pairs)."
-        early = dataclasses.replace(_early(rule, point, "undecided", reason), more_decides=True)
-        return _Comparison(rule=rule, point=point, verdict=early)
+        return dataclasses.replace(_early(rule, point, "undecided", reason), more_decides=True)
     first = document.control_first(rule.metric, point)
     confidence = evidence.at_this_look(evidence.confidence)
     change = of_pairs(ratios, first, higher_is_better=rule.wants_more, allowed=rule.allowed, confidence=confidence)
@@ -106,15 +88,17 @@ def _with_control(rule: Rule, document: LoadDocument, evidence: Evidence, point:
     )
 
 
-def _with_baseline(rule: Rule, document: LoadDocument, evidence: Evidence, point: LoadPoint) -> _Comparison:
+def _with_baseline(
+    rule: Rule, document: LoadDocument, evidence: Evidence, point: LoadPoint
+) -> _Comparison | RuleVerdict:
     value, early = _value(rule, document, point), None
     where = place_of(rule, point)
     baseline, needed = evidence.baseline, evidence.baseline_runs
     # Also of a run that is in the baseline by now: what failed does not become its own reference.
     runs = () if baseline is None else baseline.without_day_of(document.created).values(rule, point)
     if value is None:
-        early = not_measured(rule, document, point)
-    elif baseline is None:
+        return not_measured(rule, document, point)
+    if baseline is None:
         early = _early(rule, point, "not_measured", f"There is no baseline to compare with; {UPDATE} makes one.")
     elif other := differences(fingerprint_of(document.data), baseline.fingerprint):
         early = _early(rule, point, "not_comparable", f"Not measured alike: {differing_words(other)}; {ALIKE}.")
@@ -124,15 +108,13 @@ def _with_baseline(rule: Rule, document: LoadDocument, evidence: Evidence, point
         adds = f"{UPDATE} adds one that was measured on another day"
         reason = f"{where} has baseline runs of {len(runs)} other day(s), and {needed} are needed; {adds}."
         early = _early(rule, point, "undecided", reason)
-    if value is None or early is not None:
-        kept = early and dataclasses.replace(early, value=value)
-        return _Comparison(rule=rule, point=point, verdict=kept)
+    if early is not None:
+        return dataclasses.replace(early, value=value)
     confidence = evidence.at_this_look(evidence.confidence)
-    change = of_runs(value, runs, higher_is_better=rule.wants_more, allowed=rule.allowed, confidence=confidence)
     return _Comparison(
         rule=rule,
         point=point,
-        change=change,
+        change=of_runs(value, runs, higher_is_better=rule.wants_more, allowed=rule.allowed, confidence=confidence),
         value=value,
         reference=centre_of(runs),
         source="the baseline",
@@ -149,8 +131,6 @@ def _value(rule: Rule, document: LoadDocument, point: LoadPoint) -> float | None
 
 def _weighed(one: _Comparison, p: float, confidence: float) -> RuleVerdict:
     """Decide a comparison by its corrected p-value."""
-    if one.change is None:
-        return one.verdict or _early(one.rule, one.point, "not_measured", "nothing was measured.")
     change, rule = one.change, one.rule
     decision = decide(change, p, confidence)
     worse_by = one.reference - one.value if rule.wants_more else one.value - one.reference
@@ -184,8 +164,7 @@ def _share(worse: float) -> str:
 
 
 def _why(decision: Decision, one: _Comparison, p: float) -> str:
-    change, allowed = one.change, f"{one.rule.allowed * 100:.4g} %"
-    blur = 0.0 if change is None else math.expm1(min(change.half, 700.0))
+    allowed, blur = f"{one.rule.allowed * 100:.4g} %", math.expm1(min(one.change.half, 700.0))
     more = "More pairs would tell" if one.source == "the control" else "Compare in pairs, or allow more"
     return {
         "pass": f"within the {allowed} that are allowed",
@@ -208,5 +187,5 @@ def _numbers(one: _Comparison, change: Change, p: float) -> dict[str, Any]:
     }
 
 
-def _early(rule: Rule, point: LoadPoint | None, status: Status, reason: str) -> RuleVerdict:
+def _early(rule: Rule, point: LoadPoint, status: Status, reason: str) -> RuleVerdict:
     return RuleVerdict(rule=rule, status=status, value=None, limit=None, point=point, reason=reason)

@@ -1,8 +1,8 @@
 """The verdict: every rule of a gate, decided by what was measured.
 
 The speed-up is decided by its confidence interval, a percentile of latencies as a claim about all requests, a relative
-rule by a test that is corrected for the others, everything else by its value. What was not measured never passes, and
-neither does anything that a partial or degraded run measured; a failure stays a failure.
+rule by a test, all three corrected for each other before they fail, and everything else by its value. What was not
+measured never passes, and neither does anything that a partial or degraded run measured; a failure stays a failure.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from specdeploy.errors import ConfigError
 from specdeploy.gate.document import LoadDocument
-from specdeploy.gate.engines import judge_engines
+from specdeploy.gate.engines import weigh_engines
 from specdeploy.gate.evidence import NOTHING_ELSE, Evidence
 from specdeploy.gate.fingerprint import fingerprint_of
-from specdeploy.gate.limits import judge_limit
+from specdeploy.gate.limits import weigh_limit
 from specdeploy.gate.outcome import RuleVerdict, Verdict
-from specdeploy.gate.relative import judge_relative
+from specdeploy.gate.relative import weigh_relative
+from specdeploy.gate.weighing import decided, settled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from specdeploy.gate.rules import Rule
+    from specdeploy.gate.weighing import Weighing
 
 __all__ = ["Evidence", "RuleVerdict", "Verdict", "evaluate"]
 
@@ -43,10 +45,8 @@ def evaluate(rules: Sequence[Rule], load_report: Mapping[str, Any], evidence: Ev
     if all(rule.advisory for rule in rules):
         raise ConfigError("the gate has no rules that decide", hint="List at least one under gate.rules.")
     document = LoadDocument(load_report)
-    relative = [rule for rule in rules if rule.reference and not rule.is_of_engines]
-    judged = dict(zip(map(id, relative), judge_relative(relative, document, evidence), strict=True))
-    found = (judged.get(id(rule)) or _judge(rule, document, evidence) for rule in rules)
-    verdicts = tuple(_with_cure(verdict, evidence) for verdict in found)
+    judged = settled([_weigh(rule, document, evidence) for rule in rules], document)
+    verdicts = tuple(_with_cure(verdict, evidence) for verdict in judged)
     fingerprint = fingerprint_of(document.data)
     confidence = evidence.at_this_look(evidence.confidence)
     return Verdict(
@@ -67,5 +67,11 @@ def _with_cure(verdict: RuleVerdict, evidence: Evidence) -> RuleVerdict:
     return dataclasses.replace(verdict, reason=reason)
 
 
-def _judge(rule: Rule, document: LoadDocument, evidence: Evidence) -> RuleVerdict:
-    return (judge_engines if rule.is_of_engines else judge_limit)(rule, document, evidence)
+def _weigh(rule: Rule, document: LoadDocument, evidence: Evidence) -> Sequence[Weighing]:
+    """Weigh a rule under its loads; a run without any says so."""
+    if rule.is_of_engines:
+        return weigh_engines(rule, document, evidence)
+    loads = (weigh_relative if rule.reference else weigh_limit)(rule, document, evidence)
+    reason = "the run has no load at all."
+    none = RuleVerdict(rule=rule, status="not_measured", value=None, limit=rule.limit, point=None, reason=reason)
+    return loads or (decided(none),)

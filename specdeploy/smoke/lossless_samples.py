@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from specdeploy.smoke.permutation import detectable, holm, least_p_value, p_value, tally
+from specdeploy.family import holm
+from specdeploy.smoke.permutation import detectable, least_p_value, p_value, tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -113,15 +113,6 @@ def p_value(seen: Tally, level: float, rng: np.random.Generator) -> float:
     return float(1 + np.count_nonzero(statistics >= observed - _ROUNDING)) / (count + 1)
 
 
-def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Return p-values adjusted for their number: each below alpha rejects, at most alpha of all families by chance."""
-    adjusted, highest = [0.0] * len(p_values), 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        highest = max(highest, min(p_values[index] * (len(p_values) - rank), 1.0))
-        adjusted[index] = highest
-    return tuple(adjusted)
-
-
 def detectable(seen: Tally, level: float, rng: np.random.Generator) -> float | None:
     """Return the smallest total-variation distance that the test finds four times of five with samples like these.
 

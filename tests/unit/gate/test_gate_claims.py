@@ -8,12 +8,13 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from specdeploy.bench.load_report import build_load_report
 from specdeploy.bench.schedule import LoadSettings
 from specdeploy.bench.table import table_of
 from specdeploy.errors import ConfigError
-from specdeploy.gate.claims import Count, is_claimed, is_refuted, more_needed
+from specdeploy.gate.claims import Count, chance_of_so_few, is_claimed, more_needed
 from specdeploy.gate.rules import parse_rules
 from specdeploy.gate.verdict import Evidence, evaluate
 from tests.unit.bench.simulated import CONTEXT, Simulator
@@ -40,10 +41,10 @@ def test_the_least_numbers_are_those_of_mlperf(share, confidence, totals) -> Non
 
 def test_a_claim_is_refuted_by_as_much_evidence() -> None:
     """Ten of a hundred over the limit of a 99th percentile are not chance; one of thirty is."""
-    assert is_refuted(Count(kept=90, over=10), 0.99, 0.95)
-    assert not is_refuted(Count(kept=29, over=1), 0.99, 0.95)
-    assert not is_refuted(Count(kept=0, over=0), 0.99, 0.95)
-    assert is_refuted(Count(kept=0, over=5), 0.5, 0.95)
+    assert chance_of_so_few(Count(kept=90, over=10), 0.99) == pytest.approx(stats.binom.cdf(90, 100, 0.99))
+    assert chance_of_so_few(Count(kept=29, over=1), 0.99) > 0.05
+    assert chance_of_so_few(Count(kept=0, over=0), 0.99) == 1
+    assert chance_of_so_few(Count(kept=0, over=5), 0.5) == pytest.approx(0.5**5)
 
 
 @given(
@@ -54,7 +55,7 @@ def test_a_claim_and_its_opposite_are_never_both_made(kept, over, share, confide
     count = Count(kept=kept, over=over)
     more = more_needed(count, share, confidence)
 
-    assert not (is_claimed(count, share, confidence) and is_refuted(count, share, confidence))
+    assert not (is_claimed(count, share, confidence) and chance_of_so_few(count, share) <= 1 - confidence)
     if more is not None and not is_claimed(count, share, confidence):
         assert is_claimed(Count(kept=kept + more, over=over), share, confidence)
         assert not is_claimed(Count(kept=kept + more - 1, over=over), share, confidence)
@@ -146,3 +147,34 @@ def test_an_interval_that_cannot_be_trusted_is_an_error(bounds) -> None:
 
     with pytest.raises(ConfigError):
         judge("request_latency.p90 <= 60s", load, requests=None)
+
+
+def test_claims_that_fail_alone_may_not_fail_among_many() -> None:
+    """Seven of 300 over a 99th percentile are too many alone; among five claims chance may do that to one."""
+    values = sorted(
+        (record.last_s - record.sent_s) * 1000
+        for record in RUN.records
+        if record.arm == "speculation" and record.counts
+    )
+    rule = f"request_latency.p99 <= {values[-8]!r}ms"
+    alone = judge(rule)
+    others = [f"request_latency.p{percent} <= 60s" for percent in (50, 75, 90, 95)]
+    among = evaluate(parse_rules([rule, *others]), LOAD, Evidence(requests=REQUESTS)).rules
+
+    assert (alone.status, alone.numbers["over"]) == ("fail", 7)
+    assert [one.status for one in among] == ["undecided", *["pass"] * 4]
+    assert among[0].numbers["p_adjusted"] == pytest.approx(5 * alone.numbers["p"])
+    assert (
+        "too many for 99 % of all requests, but among all that is decided here chance may explain it" in among[0].reason
+    )
+    assert among[0].more_decides
+
+
+def test_an_interval_alone_may_not_fail_among_many() -> None:
+    """Without the records, beyond its interval is 2.5 % of chance, however far: among three that is too much."""
+    median = LOAD["arms"][1]["metrics"]["request_latency"]["p50"]
+    rule = f"request_latency.p90 <= {median}ms"
+    others = [f"request_latency.p{percent} <= 60s" for percent in (50, 75)]
+
+    for more, status in (([], "fail"), (others[:1], "fail"), (others, "undecided")):
+        assert evaluate(parse_rules([rule, *more]), LOAD, Evidence()).rules[0].status == status

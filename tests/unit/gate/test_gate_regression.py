@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from specdeploy.gate.regression import decide, holm, of_pairs, of_runs
+from specdeploy.gate.regression import decide, of_pairs, of_runs
 from tests.bench.gate import NOISES, baseline_coverage, baseline_rates, paired_coverage, paired_rates
 
 RATIOS = (0.91, 0.93, 0.88, 0.95, 0.90)
@@ -98,24 +98,6 @@ def test_a_comparison_that_sees_nothing_does_not_pass() -> None:
     assert decide(blurred, blurred.p, 0.95) == "blurred"
     assert decide(unproven, unproven.p, 0.95) == "unproven"
     assert decide(better, better.p, 0.95) == "pass"
-
-
-def test_holm_as_in_its_paper() -> None:
-    """The smallest times their number, and never less than one before it."""
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx((0.03, 0.06, 0.06, 0.02))
-    assert holm([]) == ()
-    assert holm([0.9, 0.8]) == (1.0, 1.0)
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
-def test_holm_is_between_no_correction_and_bonferronis(ps: list[float]) -> None:
-    """And keeps the order."""
-    adjusted = holm(ps)
-
-    for p, new in zip(ps, adjusted, strict=True):
-        assert p <= new <= min(len(ps) * p, 1.0) + 1e-12 or new == 1.0
-    order = sorted(range(len(ps)), key=ps.__getitem__)
-    assert [adjusted[at] for at in order] == sorted(adjusted)
 
 
 @given(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from specdeploy.bench.arrivals import Stage
 from specdeploy.bench.goodput import parse_objectives
 from specdeploy.bench.load_report import build_load_report
+from specdeploy.bench.paired import paired_ratio
 from specdeploy.bench.records import LoadPoint
 from specdeploy.bench.schedule import LoadSettings
 from specdeploy.errors import ConfigError
@@ -382,3 +384,53 @@ def test_numbers_that_look_alike_have_more_digits() -> None:
         "is 200 ms, which is <= 200 ms"
         in judge("request_latency <= 200ms", document(metrics=latency(avg=200.0))).rules[0].reason
     )
+
+
+def _loads_at_their_limit(rng: np.random.Generator, loads: int) -> dict:
+    """A run whose speed-up is 1.5 under every load, seen through five pairs each."""
+    seen = {str(load): paired_ratio(1.5 * np.exp(rng.normal(0, 0.04, 5))).to_dict() for load in range(1, loads + 1)}
+    return document(speedup=seen, planned=tuple(range(1, loads + 1)))
+
+
+def test_eight_loads_fail_a_good_build_as_rarely_as_one() -> None:
+    """Holm's rule holds all of them to the 2.5 % of one interval's end; uncorrected they come to 18 %."""
+    rng, gates = np.random.default_rng(3), 400
+    verdicts = [judge("speedup >= 1.5", _loads_at_their_limit(rng, 8)).status for _ in range(gates)]
+
+    # 400 gates at 2.5 % give 10 on average, and more than 20 less than twice in 1000 times.
+    assert 1 <= verdicts.count("fail") <= 20
+
+
+def test_a_speedup_that_fails_alone_may_not_fail_among_many() -> None:
+    """And says so; one that is far off fails among any number."""
+    alone = document(speedup={"1": paired_ratio((1.40, 1.46, 1.42, 1.47, 1.44)).to_dict()})
+    far = paired_ratio((0.50, 0.51, 0.49, 0.52, 0.50)).to_dict()
+    noisy = paired_ratio((2.0, 1.6, 1.5, 1.9, 1.7)).to_dict()
+    among = document(
+        speedup={**alone["speedup"], **{str(load): noisy for load in range(2, 9)}}, planned=tuple(range(1, 9))
+    )
+
+    assert judge("speedup >= 1.5", alone).status == "fail"
+    found = evaluate(parse_rules([f"speedup@{load} >= 1.5" for load in range(1, 9)]), among).rules[0]
+    assert found.status == "undecided"
+    assert found.numbers["p_adjusted"] == pytest.approx(8 * found.numbers["p"])
+    assert "lies entirely on the wrong side of 1.5x, but among all that is decided here chance may" in found.reason
+    assert found.more_decides
+    assert judge("speedup >= 1.5", {**among, "speedup": {**among["speedup"], "8": far}}).status == "fail"
+
+
+@given(
+    ratios=st.lists(st.floats(0.5, 3.0), min_size=2, max_size=8),
+    limit=st.floats(0.4, 3.5),
+    comparison=st.sampled_from([">=", "<="]),
+)
+def test_a_speedup_by_itself_is_decided_as_its_interval_is(ratios: list[float], limit: float, comparison: str) -> None:
+    """With and without the ratios that the interval is of: the p-value of the limit and the interval are one test."""
+    whole = paired_ratio(ratios).to_dict()
+    bare = {key: whole[key] for key in ("avg", "ci_low", "ci_high", "pairs")}
+    rule = parse_rules([f"speedup@1 {comparison} {limit!r}"])
+    best = whole["ci_high"] if comparison == ">=" else whole["ci_low"]
+    failed = best < limit if comparison == ">=" else best > limit
+
+    for seen in (whole, bare):
+        assert (evaluate(rule, document(speedup={"1": seen})).status == "fail") == failed

@@ -7,14 +7,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from specdeploy.family import holm
 from specdeploy.smoke.permutation import (
     Tally,
     detectable,
     excused_share,
-    holm,
     least_p_value,
     p_value,
     tally,
@@ -131,23 +129,6 @@ def test_the_least_p_value_is_that_of_samples_without_a_common_token(size: int, 
 def test_unequal_sizes_have_no_mirror_image() -> None:
     """Then one way alone is the most extreme."""
     assert least_p_value((2, 3)) == pytest.approx(1 / 10)
-
-
-def test_holm_known_answer() -> None:
-    """The smallest is multiplied by their number, the next by one less, and none falls below one before it."""
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx((0.03, 0.06, 0.06))
-    assert holm([]) == ()
-
-
-@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8))
-def test_holm_never_makes_a_p_value_smaller(values: list[float]) -> None:
-    """Adjusted values are at least the raw ones and at most Bonferroni's, and keep their order."""
-    adjusted = holm(values)
-
-    for raw, after in zip(values, adjusted, strict=True):
-        assert raw <= after <= min(1.0, raw * len(values)) + 1e-12
-    order = sorted(range(len(values)), key=values.__getitem__)
-    assert all(adjusted[a] <= adjusted[b] for a, b in itertools.pairwise(order))
 
 
 def test_what_a_run_without_faults_excludes() -> None:
