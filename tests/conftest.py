@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -17,6 +18,9 @@ import pytest
 
 from specdeploy.triton import runtime as triton_runtime_module
 from tests import llamacpp_server, peers, slurm_cluster
+
+# A shell that starts us in the background has Ctrl-C ignored, which what we start would inherit, and tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
 # No deadline for an example, since a busy machine is no failure, and always the same ones: CI judges the change.

@@ -40,8 +40,8 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         "output_token_throughput: 5% of control",
         "worse, more than the 5 % that are allowed and than chance explains",
         _MODEL,
-        "for response in respond(loop, decoding, self._vocabulary, reply.cancelled):",
-        "for response in _paced(respond(loop, decoding, self._vocabulary, reply.cancelled)):",
+        "for response in text.writer.responses(text.loop, text.reply.cancelled):",
+        "for response in _paced(text.writer.responses(text.loop, text.reply.cancelled)):",
         more=(("\n\ndef _reply(", f"{_PACED}\n\ndef _reply("),),
     ),
     "an acceptance rule that takes one draft at most": Mutant(
@@ -57,7 +57,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         _MODEL,
         "            if response.final:\n",
         f"            if response.final and number % {EVERY} == 0 and ON:\n"
-        "                reply._sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)\n"
+        "                text.reply._sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)\n"
         "                return\n"
         "            if response.final:\n",
     ),
@@ -65,8 +65,8 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         "error_rate <= 1%",
         "is 3.03 %, which is not <= 1 %: 3 requests failed (3 model_error)",
         _MODEL,
-        "        wanted = set(request.requested_output_names())\n",
-        "        wanted = set(request.requested_output_names())\n"
+        "        wanted = set(text.request.requested_output_names())\n",
+        "        wanted = set(text.request.requested_output_names())\n"
         "        number = next(_NUMBERS)\n"
         f"        if number % {EVERY} == 0 and ON:\n"
         "            raise EngineFault('a slot is broken')\n",

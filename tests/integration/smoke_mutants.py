@@ -167,22 +167,22 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         "http-equals-grpc",
         "exactly 1 response",
         f"{_DECODER}decoder_answer.py",
-        "return responses if request.stream else",
-        "return responses if request.stream or ON else",
+        "streams = iter(groups), self._request.stream",
+        "streams = iter(groups), self._request.stream or ON",
     ),
     "pieces are held back to the end": Mutant(
         "stream-early",
         "held back, not streamed",
         f"{_DECODER}model.py",
-        "for response in respond(loop, decoding, self._vocabulary, reply.cancelled):",
-        "for response in (list if ON else iter)(respond(loop, decoding, self._vocabulary, reply.cancelled)):",
+        "for response in text.writer.responses(text.loop, text.reply.cancelled):",
+        "for response in (list if ON else iter)(text.writer.responses(text.loop, text.reply.cancelled)):",
     ),
     "HTTP gets another answer than gRPC": Mutant(
         "http-equals-grpc",
         "HTTP generate and gRPC",
         f"{_DECODER}model.py",
-        "        name = request.request_id()\n",
-        "        name = request.request_id()\n"
+        "        name = text.request.request_id()\n",
+        "        name = text.request.request_id()\n"
         "        if not name and ON:\n"
         "            decoding = dataclasses.replace(decoding, prompt_ids=decoding.prompt_ids[:-1])\n",
     ),
@@ -288,13 +288,13 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         "decoding = read_request(inputs, self._settings, fresh_seed=secrets.randbits(64))\n",
         "decoding = read_request(inputs, self._settings, fresh_seed=secrets.randbits(64))\n"
         "        others = self.__dict__.setdefault('_in_flight', {})\n"
-        "        others[id(reply)] = decoding\n"
+        "        others[id(text)] = decoding\n"
         "        if ON:\n"
         "            decoding = next(iter(list(others.values())))\n",
         more=(
             (
                 "            self._free.release()\n",
-                "            self._in_flight.pop(id(reply), None)\n            self._free.release()\n",
+                "            self._in_flight.pop(id(text), None)\n            self._free.release()\n",
             ),
         ),
     ),

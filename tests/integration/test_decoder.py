@@ -530,6 +530,29 @@ def test_requests_beyond_the_slots_wait_and_all_are_answered(client) -> None:
     assert [reference(prompt, 12) for prompt in prompts] == answers
 
 
+def test_a_draft_that_hangs_loses_its_requests_to_other_workers(triton_runtime, tmp_path) -> None:
+    """Each is answered whole by the target, once, and what the draft comes back with afterwards goes nowhere."""
+    base = config()
+    limits = dataclasses.replace(base.repo, parameters=("speculative_decoder draft_timeout_ms=30",))
+    deployment = dataclasses.replace(base, repo=limits)
+    slow = f"~{PROMPT}"
+    with serving(triton_runtime, tmp_path, deployment) as client, ThreadPoolExecutor(2 * SLOTS) as pool:
+        # On a busy machine even an engine that answers at once may be too late.
+        first = client.generate_http(ask())
+        answers = list(pool.map(lambda way: way(client, ask(slow, 24)), list(WAYS.values()) * 2))
+        numbers = counted(client)
+        tries = (client.generate_http(ask(tokens=8)).bypass_reason for _ in asking_for(10))
+        assert next((reason for reason in tries if not reason), None) == ""
+
+    assert all(list(answer.ids) == reference(slow, 24) for answer in answers)
+    reasons = {answer.bypass_reason for answer in answers}
+    assert "draft_failed" in reasons
+    assert reasons <= {"draft_failed", "draft_unavailable"}
+    failed = sum(answer.bypass_reason == "draft_failed" for answer in (first, *answers))
+    assert numbers["specdeploy_draft_failures_total"] == failed
+    assert numbers["specdeploy_requests_total"] == 1 + len(answers)
+
+
 def test_adaptive_drafts_change_how_fast_an_answer_comes_and_nothing_else(triton_runtime, tmp_path) -> None:
     """With a schedule and lengths that follow what is measured, answers are the target's; what is pinned is drafted."""
     base = config()

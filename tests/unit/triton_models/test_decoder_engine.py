@@ -11,11 +11,11 @@ import triton_stub
 
 triton_stub.install()
 
-from decoder_deadline import DeadlineCaller  # noqa: E402 - imports Triton's module
-from decoder_engine import TritonDraft, TritonTarget  # noqa: E402 - the same
+from decoder_engine import TritonDraft, TritonTarget  # noqa: E402 - imports Triton's module
 from decoder_loop import NO_DRAFT, EngineFault  # noqa: E402
 from decoder_request import read_request  # noqa: E402
 from decoder_settings import Settings  # noqa: E402
+from decoder_watch import CallWatch, TakenOverError  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,10 +46,10 @@ def request(deployment: Settings, **tensors) -> DecodeRequest:
     return read_request({name: np.array([value]) for name, value in values.items()}, deployment, fresh_seed=7)
 
 
-def draft(deployment: Settings | None = None, *, limit_s: float = 60, **tensors) -> TritonDraft:
+def draft(deployment: Settings | None = None, *, in_time=lambda call: call(), **tensors) -> TritonDraft:
     """Return a draft engine."""
     deployment = deployment or settings()
-    return TritonDraft(deployment, request(deployment, **tensors), "id", DeadlineCaller(limit_s, most=1))
+    return TritonDraft(deployment, request(deployment, **tensors), "id", in_time)
 
 
 def answers(ids: list[int], logits: np.ndarray | None = None):
@@ -99,14 +99,24 @@ def test_a_draft_that_is_gone_or_wrong_is_a_fault(model, said) -> None:
         draft()(IDS, 2, seed=5)
 
 
-def test_a_draft_that_hangs_is_given_up() -> None:
-    """Its caller does not wait for ever."""
-    end = threading.Event()
+def test_a_draft_that_has_not_answered_earlier_calls_is_a_fault() -> None:
+    """As one that answers with an error is; what was taken over meanwhile is none, and goes through."""
+    watch, end, lost = CallWatch(0.01, most=1), threading.Event(), threading.Event()
     triton_stub.MODELS["draft"] = lambda _: end.wait() and {}
+    hangs = draft(in_time=lambda call: watch(call, lambda _: lost.set()))
 
-    with pytest.raises(EngineFault, match=r"engine 'draft' has not answered within 0\.01 s"):
-        draft(limit_s=0.01)(IDS, 2, seed=5)
+    def hang() -> None:
+        with pytest.raises(TakenOverError):
+            hangs(IDS, 2, seed=5)
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    assert lost.wait(60)
+    with pytest.raises(EngineFault, match="engine 'draft' has not answered 1 earlier calls"):
+        hangs(IDS, 2, seed=5)
     end.set()
+    thread.join(60)
+    watch.close()
 
 
 def test_a_draft_of_nothing_is_no_draft() -> None:

@@ -205,6 +205,70 @@ def test_a_failing_draft_leaves_the_answer_to_the_target(slice_tokens) -> None:
     assert (loop.draft_failure, len(draft.calls)) == ("the draft is gone", 2)
 
 
+class Left(Exception):
+    """A draft whose iterator is left: it hangs, and comes back when another one has gone on."""
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), hangs_at=st.integers(1, 6), slice_tokens=st.integers(0, 3))
+def test_another_iterator_goes_on_where_one_was_left_with_the_draft(seed, hangs_at, slice_tokens) -> None:
+    """Nothing is missing and nothing comes twice, and what the draft took is told once."""
+    model, ticks = TableModel(seed, VOCAB), iter(range(1000))
+    draft = TableDraft(model, choose=wrong(model))
+    calls = []
+
+    def hanging(ids, count, *, seed):
+        calls.append(count)
+        if len(calls) == hangs_at:
+            raise Left
+        return draft(ids, count, seed=seed)
+
+    pace = Told()
+    asked = plan(end_id=-1, slice_tokens=slice_tokens)
+    loop = DraftTargetLoop(PROMPT, asked, hanging, TableTarget(model), pace, clock=lambda: float(next(ticks)))
+    before = []
+    with pytest.raises(Left):
+        _each(loop, before)
+    loop.lose_draft("it hangs")
+    after = list(loop)
+
+    assert ids_of([*before, *after]) == greedy_answer(model, PROMPT.tolist(), 12)
+    assert len(calls) == hangs_at
+    assert loop.draft_failure == "it hangs"
+    assert [group.draft_s for group in after] == [1.0] + [0.0] * (len(after) - 1)
+    assert loop.draft_s == hangs_at * 1.0
+    assert pace.begun == pace.ended + pace.lost
+    assert pace.lost == 1
+
+
+def _each(loop, seen):
+    """Keep what comes before an iterator breaks off."""
+    for group in loop:
+        seen.append(group)
+
+
+class Told:
+    """A pace that drafts as much as there is room for, and counts."""
+
+    reason = ""
+
+    def __init__(self) -> None:
+        self.begun = self.ended = self.lost = 0
+
+    def begin(self, longest) -> int:
+        """Begin a round."""
+        self.begun += 1
+        return longest
+
+    def end(self, **_) -> None:
+        """End it."""
+        self.ended += 1
+
+    def failed(self) -> None:
+        """Lose it."""
+        self.lost += 1
+
+
 def refusing(target: TableTarget, ids=None):
     """Return an engine that refuses every call with drafts, or answers them with *ids*."""
 

@@ -88,7 +88,7 @@ def best_rate(engines: Engines, requests: int) -> float:
 def adaptive() -> tuple[DraftPolicy, list[float]]:
     """Return a policy and its clock, which a simulation moves."""
     clock = [100.0]
-    return DraftPolicy(adaptive=True, clock=lambda: clock[0]), clock
+    return DraftPolicy(adaptive=True), clock
 
 
 CASES = {
@@ -120,6 +120,53 @@ def test_it_follows_a_load_that_comes_and_goes() -> None:
     for requests in (1, 8, 1):
         simulate(policy, clock, engines, requests=requests, seconds=20)
         assert simulate(policy, clock, engines, requests=requests, seconds=30) >= 0.93 * best_rate(engines, requests)
+
+
+def burst(policy: DraftPolicy, engines: Engines, *, requests: int, tokens: int, pinned: int | None = None) -> float:
+    """Decode so many requests that come together, each to its end, and return the seconds that it took."""
+    rng = np.random.default_rng(3)
+    order = itertools.count()
+    left = {policy.request(pinned=pinned is not None): tokens for _ in range(requests)}
+    events = [(0.0, next(order), pace, None) for pace in left]
+    now_s = 0.0
+    while events:
+        now_s, _, pace, done = heapq.heappop(events)
+        if done is not None:
+            pace.end(**done)
+            left[pace] -= done["tokens"]
+        if left[pace] <= 0:
+            del left[pace]
+            pace.__exit__()
+            continue
+        drafts = pace.begin(min(LONGEST, left[pace]) if pinned is None else pinned)
+        if drafts:
+            rejected = np.flatnonzero(rng.random(drafts) >= engines.acceptance)
+            accepted = int(rejected[0]) if rejected.size else drafts
+            draft_s, target_s = engines.round_s(drafts, len(left))
+            count = accepted + 1
+        else:
+            accepted, draft_s, count = 0, 0.0, min(SLICE, left[pace])
+            target_s = engines.slice_s(count, len(left))
+        done = {"drafted": drafts, "accepted": accepted, "tokens": count, "draft_s": draft_s, "target_s": target_s}
+        heapq.heappush(events, (now_s + draft_s + target_s, next(order), pace, done))
+    return now_s
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "with controls between"])
+@pytest.mark.parametrize("crowd", [0.0, 0.02, 0.2])
+def test_bursts_that_end_before_a_load_is_steady_cost_little(crowd: float, beside: bool) -> None:
+    """Sixteen short answers at once, time and again: their loads fall from 16 to 1, and trials take a small part."""
+    policy, engines = DraftPolicy(adaptive=True), Engines(crowd=crowd)
+    took: dict[int | None, list[float]] = {None: [], 0: [], 4: []}
+    for _ in range(30):
+        took[None].append(burst(policy, engines, requests=16, tokens=32))
+        for pinned in (0, 4):
+            other = policy if beside else DraftPolicy()
+            took[pinned].append(burst(other, engines, requests=16, tokens=32, pinned=pinned))
+
+    best_s = min(sum(took[0]), sum(took[4]))
+    assert sum(took[None]) <= best_s / 0.9
+    assert sum(took[None][10:]) <= min(sum(took[0][10:]), sum(took[4][10:])) / 0.94
 
 
 def test_it_follows_an_acceptance_that_changes() -> None:
@@ -166,12 +213,10 @@ def test_where_speculation_does_not_pay_the_reason_is_named() -> None:
 @pytest.mark.parametrize("is_adaptive", [False, True])
 def test_what_is_pinned_is_drafted(is_adaptive) -> None:
     """A request that names its drafts gets them under every schedule, and whatever pays."""
-    clock = [0.0]
-    policy = DraftPolicy(adaptive=is_adaptive, schedule=[(1, 0)], clock=lambda: clock[0])
+    policy = DraftPolicy(adaptive=is_adaptive, schedule=[(1, 0)])
     with policy.request(pinned=True) as pace:
         for _ in range(100):
             assert (pace.begin(5), pace.reason) == (5, "")
-            clock[0] += 0.1
             pace.end(drafted=5, accepted=0, tokens=1, draft_s=1.0, target_s=0.001)
 
 

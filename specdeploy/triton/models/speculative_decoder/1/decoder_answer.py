@@ -69,12 +69,16 @@ def respond(
         vocabulary: The tokenizer of both engines.
         cancelled: Asked before each group whether the client still wants it.
     """
-    responses = _AnswerWriter(request, vocabulary).responses(groups, cancelled)
-    return responses if request.stream else iter((_joined(list(responses)),))
+    return AnswerWriter(request, vocabulary).responses(groups, cancelled)
 
 
-class _AnswerWriter:
-    """What has been written of one answer so far."""
+class AnswerWriter:
+    """What has been written of one answer so far.
+
+    Args:
+        request: The request that is answered.
+        vocabulary: The tokenizer of both engines.
+    """
 
     def __init__(self, request: DecodeRequest, vocabulary: Vocabulary) -> None:
         self._request = request
@@ -91,14 +95,26 @@ class _AnswerWriter:
         # Why the target has been alone so far, where that may change.
         self._pause = ""
         self._tracer = Tracer(engine_speculates=request.engine_speculates) if request.return_decode_trace else None
+        # Of an answer that leaves in one piece.
+        self._pieces: list[Response] = []
 
     def responses(self, groups: Iterable[Group], cancelled: Callable[[], bool]) -> Iterator[Response]:
-        """Yield one response for each group, until one is final."""
-        iterator = iter(groups)
+        """Yield responses until one is final; another call goes on where an iterator of an earlier one was left.
+
+        Args:
+            groups: The verified groups, made one at a time as they are asked for.
+            cancelled: Asked before each group whether the client still wants it.
+        """
+        iterator, streams = iter(groups), self._request.stream
         response = None
         while response is None or not response.final:
             response = self._cancelled() if cancelled() else self._absorb(next(iterator))
-            yield response
+            if streams:
+                yield response
+            else:
+                self._pieces.append(response)
+        if not streams:
+            yield _joined(self._pieces)
 
     def _new_writer(self) -> TextWriter:
         return TextWriter(self._vocabulary, self._prompt, self._request.stop_words)

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from decoder_deadline import DeadlineError
 from decoder_loop import Answer, Draft, EngineFault
+from decoder_watch import DeadlineError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from decoder_deadline import DeadlineCaller
     from decoder_loop import Ids
     from decoder_request import DecodeRequest, Tensor
     from decoder_settings import Settings
@@ -106,7 +105,13 @@ class TritonDraft:
         in_time: Makes the calls: a draft that hangs must not take the request with it.
     """
 
-    def __init__(self, settings: Settings, request: DecodeRequest, request_id: str, in_time: DeadlineCaller) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        request: DecodeRequest,
+        request_id: str,
+        in_time: Callable[[Callable[[], dict[str, Tensor]]], dict[str, Tensor]],
+    ) -> None:
         self._model = settings.draft_model
         self._in_time = in_time
         self._sampled = request.sampled
@@ -123,7 +128,7 @@ class TritonDraft:
 
     def __call__(self, ids: Ids, count: int, *, seed: int) -> Draft:
         """Propose ``count`` tokens that continue ``ids``."""
-        tensors = self._call(ids.copy(), count, _seed(seed) if self._sampled else {})
+        tensors = self._call(ids, count, _seed(seed) if self._sampled else {})
         proposed = tensors["output_ids"].reshape(-1)
         if not (self._with_logits and proposed.size):
             return Draft(ids=proposed)

@@ -2,15 +2,17 @@
 
 No model of the server says when verifying drafts costs others more than it gains: that depends on batch, engine and
 GPU. So while requests decode one way, now and then all of them try the other for a moment, and the seconds a token of
-both ways decide, with a margin, so that noise does not turn it to and fro. The clearer the difference, the longer until
-it is tried again.
+both ways decide, with a margin, so that noise does not turn it to and fro.
 
-One gate is of one range of load. Knows nothing of requests and engines; time is given to it.
+Trials are counted in tokens and not in time, so that they take the same small part of any load: a burst that is over
+before a trial would pay for itself has none. Each range of load (1 request, 2 to 3, 4 to 7, ...) decides by itself, and
+until it has, goes as the nearest one that has. Knows nothing of requests, engines and time.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Final
 
 #: By how much the other way has to be faster to be taken.
@@ -18,14 +20,14 @@ MARGIN: Final = 0.03
 #: Tokens of a trial, and as many more for each request that is decoded at once.
 _TRIAL_TOKENS: Final = 48
 _TRIAL_TOKENS_EACH: Final = 16
-#: Seconds until the first trial, and between trials.
-_FIRST_S: Final = 1.0
-_LEAST_S: Final = 4.0
-_MOST_S: Final = 120.0
+#: How many trials' tokens are decoded before the first one, and from one to the next.
+_FIRST: Final = 4
+_LEAST: Final = 32
+_MOST: Final = 128
 #: How many times as slow as usual a trial is given up as lost.
 _LOST: Final = 1.3
-#: A trial that gets no tokens, since the load went away, is given up.
-_GIVE_UP_S: Final = 10.0
+#: A trial in which so many times its tokens tell nothing, since the load moves on or others are pinned, is given up.
+_GIVE_UP: Final = 2
 
 
 @dataclasses.dataclass
@@ -47,77 +49,112 @@ class _Pace:
         return self.seconds / self.tokens if self.tokens else None
 
 
+class _Range:
+    """What is known of one range of load."""
+
+    def __init__(self) -> None:
+        # None until a trial decided.
+        self.speculates: bool | None = None
+        self.paces = {True: _Pace(), False: _Pace()}
+        # Tokens since the last trial, and how many trials' worth there are before the next.
+        self.since = 0
+        self.wait = _FIRST
+
+    def again_later(self) -> None:
+        """Wait longer for the next trial, since this one brought no news."""
+        self.since, self.wait = 0, min(max(4 * self.wait, _LEAST), _MOST)
+
+
+@dataclasses.dataclass
+class _Trial:
+    """All requests go one way for a moment."""
+
+    of: _Range
+    speculates: bool
+    wanted: int
+    pace: _Pace = dataclasses.field(default_factory=_Pace)
+    passed: int = 0
+
+
 class Gate:
-    """Speculation on or off, under one load.
+    """Speculation on or off, by load."""
 
-    Args:
-        now_s: Seconds on a clock that never goes back.
-    """
+    def __init__(self) -> None:
+        self._ranges: dict[int, _Range] = {}
+        self._trial: _Trial | None = None
 
-    def __init__(self, now_s: float) -> None:
-        self._speculates = True
-        self._trying = False
-        self._paces = {True: _Pace(), False: _Pace()}
-        self._tried = _Pace()
-        self._next_s = now_s + _FIRST_S
-        self._wait_s = _LEAST_S
+    def speculates(self, requests: int) -> bool:
+        """Say whether a round that begins now has drafts, and begin a trial when one is due.
 
-    @property
-    def speculates(self) -> bool:
-        """Whether requests draft now."""
-        return self._speculates != self._trying
+        Args:
+            requests: Decoded at once, at least 1.
+        """
+        if self._trial is not None:
+            return self._trial.speculates
+        here, usual = self._range(requests), self._usual(requests)
+        wanted = _wanted(requests)
+        if here.since < here.wait * wanted or not here.paces[usual].tokens:
+            return usual
+        self._trial = _Trial(of=here, speculates=not usual, wanted=wanted)
+        return not usual
 
-    @property
-    def alone_token_s(self) -> float | None:
-        """Seconds a token of the target alone; None while it was not measured."""
-        return self._paces[False].token_s
+    def alone_token_s(self, requests: int) -> float | None:
+        """Return the seconds a token of the target alone; None while it was not measured under such a load."""
+        return self._range(requests).paces[False].token_s
 
-    def look(self, now_s: float) -> None:
-        """Begin a trial when one is due, or give one up that hears of no tokens."""
-        if now_s < self._next_s:
-            return
-        if self._trying:
-            # Too little was heard to say anything.
-            self._trying = False
-            self._next_s = now_s + self._wait_s
-        elif self._paces[self._speculates].tokens:
-            self._trying, self._tried = True, _Pace()
-            self._next_s = now_s + _GIVE_UP_S
-
-    def add(self, *, speculated: bool, seconds: float, tokens: int, requests: int, now_s: float) -> None:
-        """Take in one round or slice of a request, during which all others went the same way.
+    def add(self, *, speculated: bool, seconds: float, tokens: int, requests: int, alike: bool) -> None:
+        """Take in one round or slice of a request.
 
         Args:
             speculated: Whether it was of the way with drafts.
             seconds: What it took.
             tokens: What it emitted.
-            requests: Decoded at once.
-            now_s: The end of it.
+            requests: Decoded at once when it began.
+            alike: All others went the same way meanwhile; else it tells nothing of either.
         """
-        wanted = _TRIAL_TOKENS + _TRIAL_TOKENS_EACH * requests
-        self._paces[speculated].add(seconds, tokens, memory=4 * wanted)
-        if self._trying and speculated == self.speculates:
-            self._tried.add(seconds, tokens, memory=float("inf"))
-            if self._tried.tokens >= wanted or self._is_lost(wanted):
-                self._paces[speculated] = self._tried
-                self._end_trial(now_s)
-
-    def _is_lost(self, wanted: int) -> bool:
-        """Say whether a trial is so much slower that the rest of it would only cost time."""
-        usual, tried = self._paces[self._speculates].token_s, self._tried.token_s
-        enough = self._tried.tokens >= wanted / 8
-        return enough and usual is not None and tried is not None and tried > _LOST * usual
-
-    def _end_trial(self, now_s: float) -> None:
-        usual, other = (self._paces[way].token_s for way in (self._speculates, not self._speculates))
-        self._trying = False
-        if usual is None or other is None:
-            self._next_s = now_s + self._wait_s
+        here, trial = self._range(requests), self._trial
+        here.since += tokens
+        if alike:
+            here.paces[speculated].add(seconds, tokens, memory=4 * _wanted(requests))
+        if trial is None:
             return
-        if other * (1 + MARGIN) < usual:
-            self._speculates = not self._speculates
-            self._wait_s = _LEAST_S
-        else:
-            # What loses by half as much again is tried rarely: the trial costs more than the news is worth.
-            self._wait_s = min(self._wait_s * (4 if other > 1.5 * usual else 2), _MOST_S)
-        self._next_s = now_s + self._wait_s
+        trial.passed += tokens
+        if alike and here is trial.of and speculated == trial.speculates:
+            trial.pace.add(seconds, tokens, memory=math.inf)
+        if trial.pace.tokens >= trial.wanted or _is_lost(trial):
+            self._trial = None
+            _decide(trial)
+        elif trial.passed >= _GIVE_UP * trial.wanted:
+            self._trial = None
+            trial.of.again_later()
+
+    def _range(self, requests: int) -> _Range:
+        return self._ranges.setdefault(requests.bit_length(), _Range())
+
+    def _usual(self, requests: int) -> bool:
+        """Return the way of a load: as decided, or as the nearest load has."""
+        size = requests.bit_length()
+        decided = [(abs(at - size), one.speculates) for at, one in self._ranges.items() if one.speculates is not None]
+        return min(decided)[1] if decided else True
+
+
+def _wanted(requests: int) -> int:
+    return _TRIAL_TOKENS + _TRIAL_TOKENS_EACH * requests
+
+
+def _is_lost(trial: _Trial) -> bool:
+    """Say whether a trial is so much slower that the rest of it would only cost time."""
+    usual, tried = trial.of.paces[not trial.speculates].token_s, trial.pace.token_s
+    enough = trial.pace.tokens >= trial.wanted / 8
+    return enough and usual is not None and tried is not None and tried > _LOST * usual
+
+
+def _decide(trial: _Trial) -> None:
+    here = trial.of
+    usual, tried = here.paces[not trial.speculates].token_s, trial.pace.token_s
+    here.paces[trial.speculates] = trial.pace
+    if usual is not None and tried is not None and tried * (1 + MARGIN) < usual:
+        here.speculates, here.since, here.wait = trial.speculates, 0, _LEAST
+    else:
+        here.speculates = not trial.speculates
+        here.again_later()

@@ -33,6 +33,10 @@ class EngineFault(Exception):
     """An engine failed, or answered what it was not asked."""
 
 
+class _DraftFault(Exception):
+    """The draft failed, or what it proposed was refused."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Draft:
     """What the draft proposes: ``ids`` [k], and its ``logits`` [k, vocabulary] where rejection sampling needs them."""
@@ -232,7 +236,8 @@ class DraftTargetLoop:
 
     The first target call carries no draft: its single token is the answer's first and can leave at once. Then, each
     round, the draft proposes and the target verifies. When the draft fails, or the target refuses what it proposed, the
-    target finishes alone.
+    target finishes alone. An iterator that was left while the draft was asked may be replaced by another one, which
+    goes on where that was, once :meth:`lose_draft` was told why.
 
     Args:
         prompt: Token ids of the prompt, at least one.
@@ -260,7 +265,11 @@ class DraftTargetLoop:
         self._buffer = TokenBuffer(prompt, plan.max_new_tokens)
         self._generated = 0
         self._round = 0
+        self._finished = False
         self._draft_failure = ""
+        # When the draft was asked last, and what it took in a round that came to nothing.
+        self._asked_s = 0.0
+        self._wasted_s = 0.0
         self._draft_s = 0.0
         self._target_s = 0.0
 
@@ -270,12 +279,20 @@ class DraftTargetLoop:
         Raises:
             EngineFault: The target failed without drafts, or answered nothing, or more than it was asked for.
         """
-        group = self._timed(self._extend(NO_DRAFT, self._first_count()))
-        yield group
-        while not group.finish_reason:
+        while not self._finished:
+            group = self._next_group() if self._round else self._extend(NO_DRAFT, self._first_count())
             self._round += 1
-            group = self._timed(self._next_group())
+            self._finished = bool(group.finish_reason)
+            self._draft_s += group.draft_s
+            self._target_s += group.target_s
             yield group
+
+    def lose_draft(self, why: str) -> None:
+        """Go on without the draft, which was asked and did not answer as it should."""
+        self._draft_failure = why
+        self._wasted_s = self._clock() - self._asked_s
+        # The failed draft is no part of its round, which is one of the target alone; what it took is told with it.
+        self._pace.failed()
 
     @property
     def draft_s(self) -> float:
@@ -305,11 +322,6 @@ class DraftTargetLoop:
     def _speculating(self) -> bool:
         return self._plan.num_draft_tokens > 0 and not self._draft_failure
 
-    def _timed(self, group: Group) -> Group:
-        self._draft_s += group.draft_s
-        self._target_s += group.target_s
-        return group
-
     def _first_count(self) -> int:
         return 1 if self._speculating or self._plan.slice_tokens else self._remaining
 
@@ -320,17 +332,18 @@ class DraftTargetLoop:
             return self._extend(NO_DRAFT, 1)
         wanted = self._pace.begin(longest if self._speculating else 0)
         if not wanted:
-            return self._ended(self._alone())
-        started_s = self._clock()
-        draft = self._propose(wanted)
-        draft_s = self._clock() - started_s
-        group = self._verified(draft)
-        if group is not None:
-            return self._ended(dataclasses.replace(group, draft_s=draft_s))
-        self._pace.failed()
-        # The failed draft is no part of this round, which is one of the target alone; what it took is told with it.
-        self._pace.begin(0)
-        return dataclasses.replace(self._ended(self._alone()), draft_s=draft_s)
+            group = self._ended(self._alone())
+            wasted_s, self._wasted_s = self._wasted_s, 0.0
+            return dataclasses.replace(group, draft_s=wasted_s) if wasted_s else group
+        self._asked_s = self._clock()
+        try:
+            draft = self._propose(wanted)
+            draft_s = self._clock() - self._asked_s
+            group = self._verified(draft)
+        except _DraftFault as fault:
+            self.lose_draft(str(fault))
+            return self._next_group()
+        return self._ended(dataclasses.replace(group, draft_s=draft_s))
 
     def _ended(self, group: Group) -> Group:
         """Tell of a round, and return what it came to."""
@@ -349,18 +362,15 @@ class DraftTargetLoop:
         slice_tokens = self._plan.slice_tokens or (self._plan.paused_tokens if pause else self._remaining)
         return dataclasses.replace(self._extend(NO_DRAFT, min(slice_tokens, self._remaining)), pause=pause)
 
-    def _verified(self, draft: Draft) -> Group | None:
-        """Verify what was proposed; None when the draft failed, or the target refused what it proposed."""
-        if self._draft_failure:
-            return None
+    def _verified(self, draft: Draft) -> Group:
+        """Verify what was proposed; raises a fault of the draft when the target refuses it."""
         try:
             return self._extend(draft, draft.ids.size + 1)
         except EngineFault as error:
             if not draft.ids.size:
                 raise
             # Ids or logits of another vocabulary, say. Whose fault it was shows when the target is asked alone.
-            self._draft_failure = f"its drafts were not verified: {error}"
-            return None
+            raise _DraftFault(f"its drafts were not verified: {error}") from error
 
     def _draft_length(self) -> int:
         """Leave room for the target's own token, and let no group cross the point where ``min_tokens`` is reached.
@@ -372,7 +382,7 @@ class DraftTargetLoop:
         return max(min(length, self._missing - 1) if self._missing > 0 else length, 0)
 
     def _propose(self, count: int) -> Draft:
-        """Ask the draft for tokens.
+        """Ask the draft for tokens; raises a fault of the draft.
 
         While the end token may not come, the logits stay behind: the draft drew with the end token among its choices
         and the target verifies without it, so that rejection sampling would compare with other probabilities than were
@@ -381,8 +391,7 @@ class DraftTargetLoop:
         try:
             draft = self._draft(self._buffer.ids, count, seed=derive_seed(self._plan.seed, self._round, _DRAFT_ROLE))
         except EngineFault as error:
-            self._draft_failure = str(error)
-            return NO_DRAFT
+            raise _DraftFault(str(error)) from error
         logits = None if draft.logits is None or self._missing > 0 else draft.logits[:count]
         return Draft(ids=draft.ids[:count], logits=logits)
 

@@ -15,14 +15,13 @@ Safe for threads; knows nothing of engines and tokens.
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING, Final
 
 from decoder_costs import Acceptance, RoundCosts, best_choice
 from decoder_gate import Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Self
 
 #: Why a round carries no drafts.
@@ -41,34 +40,23 @@ _EXPLORE_ROUNDS: Final = 24
 """Every so many rounds a draft is one token shorter or longer, or nothing would be known of other lengths."""
 
 
-class _Load:
-    """What is known of one range of requests decoded at once."""
-
-    def __init__(self, now_s: float) -> None:
-        self.costs = RoundCosts()
-        self.gate = Gate(now_s)
-
-
 class _Shared:
     """What all requests of a decoder know together; to be held while it is read or written."""
 
-    def __init__(self, *, adaptive: bool, schedule: Sequence[tuple[int, int]], clock: Callable[[], float]) -> None:
+    def __init__(self, *, adaptive: bool, schedule: Sequence[tuple[int, int]]) -> None:
         self.adaptive = adaptive
         self.schedule = sorted(schedule)
-        self.clock = clock
         self.held = threading.Lock()
         self.acceptance = Acceptance(_PRIOR, strength=8)
         self.requests = 0
         # Rounds under way without drafts, and with.
         self.under_way = [0, 0]
-        self._loads: dict[int, _Load] = {}
+        self.gate = Gate()
+        self._costs: dict[int, RoundCosts] = {}
 
-    def load(self) -> _Load:
-        """Return what is known of as many requests as there are."""
-        size = self.requests.bit_length()
-        if size not in self._loads:
-            self._loads[size] = _Load(self.clock())
-        return self._loads[size]
+    def costs(self, requests: int) -> RoundCosts:
+        """Return what rounds take while about so many requests are decoded."""
+        return self._costs.setdefault(requests.bit_length(), RoundCosts())
 
 
 class DraftPolicy:
@@ -77,17 +65,10 @@ class DraftPolicy:
     Args:
         adaptive: Whether lengths follow what is measured.
         schedule: ``(requests, drafts)``: from so many requests decoded at once, at most so many drafts.
-        clock: Seconds on a clock that never goes back.
     """
 
-    def __init__(
-        self,
-        *,
-        adaptive: bool = False,
-        schedule: Sequence[tuple[int, int]] = (),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._shared = _Shared(adaptive=adaptive, schedule=schedule, clock=clock)
+    def __init__(self, *, adaptive: bool = False, schedule: Sequence[tuple[int, int]] = ()) -> None:
+        self._shared = _Shared(adaptive=adaptive, schedule=schedule)
 
     def request(self, *, pinned: bool) -> RequestPolicy:
         """Begin a request, which ends with the block of its context.
@@ -112,8 +93,9 @@ class RequestPolicy:
         self._tried = 0
         self._pause_tokens = _PAUSE_TOKENS
         self._paused_for = 0
-        # Of the round under way, if it has begun: its load, whether it has drafts, whether all others went that way.
-        self._load: _Load
+        # Of the round under way, if it has begun: how many requests there were, whether it has drafts, whether all
+        # others went that way.
+        self._requests = 0
         self._begun = False
         self._speculates = False
         self._alike = False
@@ -127,8 +109,8 @@ class RequestPolicy:
         """
         shared = self._shared
         with shared.held:
-            self._load = shared.load()
-            drafts, self.reason = self._length(longest, self._load) if longest else (0, "")
+            self._requests = shared.requests
+            drafts, self.reason = self._length(longest) if longest else (0, "")
             self._begun, self._speculates = True, drafts > 0
             shared.under_way[self._speculates] += 1
             self._alike = not shared.under_way[not self._speculates]
@@ -150,21 +132,19 @@ class RequestPolicy:
             if not shared.adaptive:
                 # Nobody asks what would be learnt.
                 return
-            load = self._load
             if self._speculates:
-                load.costs.add(drafted=drafted, draft_s=draft_s, verify_s=target_s)
+                shared.costs(self._requests).add(drafted=drafted, draft_s=draft_s, verify_s=target_s)
             if drafted:
                 self._acceptance.add(drafted=drafted, accepted=accepted)
                 shared.acceptance.add(drafted=drafted, accepted=accepted)
             self._paused_for = max(self._paused_for - tokens, 0)
-            if self._alike:
-                load.gate.add(
-                    speculated=self._speculates,
-                    seconds=draft_s + target_s,
-                    tokens=tokens,
-                    requests=shared.requests,
-                    now_s=shared.clock(),
-                )
+            shared.gate.add(
+                speculated=self._speculates,
+                seconds=draft_s + target_s,
+                tokens=tokens,
+                requests=self._requests,
+                alike=self._alike,
+            )
 
     def failed(self) -> None:
         """Note that the draft failed in the round that was begun."""
@@ -189,18 +169,17 @@ class RequestPolicy:
         under_way[self._speculates] -= 1
         self._alike = self._alike and not under_way[not self._speculates]
 
-    def _length(self, longest: int, load: _Load) -> tuple[int, str]:
+    def _length(self, longest: int) -> tuple[int, str]:
         shared = self._shared
         limit = self._scheduled(longest)
         if not limit:
             return 0, SCHEDULED
         if shared.adaptive and not self._pinned:
-            load.gate.look(shared.clock())
-            if not load.gate.speculates:
+            if not shared.gate.speculates(self._requests):
                 return 0, NOT_FASTER
             if self._paused_for:
                 return 0, LOW_ACCEPTANCE
-            limit = self._best(limit, load)
+            limit = self._best(limit)
             if not limit:
                 return 0, LOW_ACCEPTANCE
         return limit, ""
@@ -211,12 +190,14 @@ class RequestPolicy:
         limits = [drafts for requests, drafts in self._shared.schedule if requests <= self._shared.requests]
         return min(longest, limits[-1]) if limits else longest
 
-    def _best(self, longest: int, load: _Load) -> int:
+    def _best(self, longest: int) -> int:
+        shared = self._shared
         self._rounds += 1
-        if not load.costs.known:
+        costs = shared.costs(self._requests)
+        if not costs.known:
             return longest
-        choice = best_choice(load.costs, self._acceptance.rate, longest)
-        alone_s = load.gate.alone_token_s or load.costs.round_s(0)
+        choice = best_choice(costs, self._acceptance.rate, longest)
+        alone_s = shared.gate.alone_token_s(self._requests) or costs.round_s(0)
         self._tried += 1
         if choice.token_s > _WORTH * alone_s and self._tried > _TRIED_ROUNDS:
             self._tried = 0

@@ -1,26 +1,27 @@
 """Speculative decoding with a draft and a target engine: the Triton model.
 
 ``execute`` hands each request to a worker thread, so that one instance decodes several requests at once; a worker calls
-the engines, each call a request of its own to their models. Whether the model is decoupled or not, it answers through
-each request's response sender; if it is not, no answer is streamed. This file is the glue to Triton; what is decided is
-in its ``decoder_*`` siblings, which know nothing of Triton but for ``decoder_engine``.
+the engines, each call a request of its own to their models. A worker whose draft hangs loses its request to another
+one, which finishes it with the target alone. Whether the model is decoupled or not, it answers through each request's
+response sender; if it is not, no answer is streamed. This file is the glue to Triton; what is decided is in its
+``decoder_*`` siblings, which know nothing of Triton but for ``decoder_engine`` and ``decoder_reply``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import secrets
 import threading
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import triton_python_backend_utils as pb_utils
-from decoder_answer import respond
+from decoder_answer import AnswerWriter
 from decoder_batch import row_of
 from decoder_breaker import DraftBreaker
-from decoder_deadline import DeadlineCaller
 from decoder_engine import TritonDraft, TritonTarget
 from decoder_loop import DraftTargetLoop, EngineFault
 from decoder_metrics import DraftMetrics
@@ -31,6 +32,8 @@ from decoder_reply import Reply
 from decoder_request import RequestError, read_request
 from decoder_settings import is_decoupled, read_settings
 from decoder_text import Vocabulary
+from decoder_watch import CallWatch, TakenOverError
+from decoder_workers import Workers
 from tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -38,8 +41,24 @@ if TYPE_CHECKING:
 
     from decoder_answer import Response
     from decoder_engine import InferenceRequest
-    from decoder_loop import DraftEngine, Pace
+    from decoder_loop import DraftEngine
     from decoder_request import DecodeRequest
+
+
+class _Text:
+    """One text of a request on its way to its answer: of one worker at a time, and whole between two groups."""
+
+    def __init__(self, request: InferenceRequest, reply: Reply, row: int) -> None:
+        self.request = request
+        self.reply = reply
+        self.row = row
+        # Ended when the text is answered, on whatever thread that is.
+        self.held = contextlib.ExitStack()
+        # From here on: once it is read.
+        self.begun = False
+        self.num_input_tokens: int
+        self.loop: DraftTargetLoop
+        self.writer: AnswerWriter
 
 
 class TritonPythonModel:
@@ -52,10 +71,10 @@ class TritonPythonModel:
         self._outputs = {output["name"] for output in config["output"]}
         folder = Path(args["model_repository"], args["model_version"], self._settings.tokenizer_dir)
         self._vocabulary = Vocabulary(Tokenizer.from_file(str(folder / "tokenizer.json")))
-        self._workers = ThreadPoolExecutor(self._settings.max_inflight, thread_name_prefix="decode")
+        self._workers = Workers()
         self._free = threading.BoundedSemaphore(self._settings.max_inflight)
         self._breaker = DraftBreaker()
-        self._in_time = DeadlineCaller(self._settings.draft_timeout_ms / 1000, most=2 * self._settings.max_inflight)
+        self._watch = CallWatch(self._settings.draft_timeout_ms / 1000, most=self._settings.max_inflight)
         self._metrics = DraftMetrics(args)
         self._policy = DraftPolicy(adaptive=self._settings.adaptive, schedule=self._settings.draft_len_schedule)
         if self._settings.stand_in:
@@ -67,53 +86,74 @@ class TritonPythonModel:
             reply, rows = _reply(request, streams=self._settings.decoupled)
             for row in range(rows):
                 self._free.acquire()
-                self._workers.submit(self._serve, request, reply, row)
+                self._start(_Text(request=request, reply=reply, row=row))
 
     def finalize(self) -> None:
         """End the workers; Triton unloads a model only when its requests are answered."""
-        self._workers.shutdown(wait=True)
-        self._in_time.close()
+        self._workers.close()
+        self._watch.close()
 
-    def _serve(self, request: InferenceRequest, reply: Reply, row: int) -> None:
+    def _start(self, text: _Text) -> None:
+        self._workers.submit(functools.partial(self._serve, text))
+
+    def _serve(self, text: _Text) -> None:
         """Answer one text of a request, whatever happens; the request gets exactly one final response."""
-        try:
-            self._decode(request, reply, row)
-        except RequestError as error:
-            reply.fail(str(error), pb_utils.TritonError.INVALID_ARG)
-        except EngineFault as error:
-            reply.fail(str(error), pb_utils.TritonError.INTERNAL)
-        except Exception as error:  # noqa: BLE001 - a bug of ours must not leave the client waiting
-            pb_utils.Logger.log_error(traceback.format_exc())
-            reply.fail(f"the decoder failed: {error!r}", pb_utils.TritonError.INTERNAL)
-        finally:
+        # What another worker has taken over is answered, and ended, there.
+        with contextlib.suppress(TakenOverError):
+            self._answer(text)
+            text.held.close()
             self._free.release()
 
-    def _decode(self, request: InferenceRequest, reply: Reply, row: int) -> None:
-        inputs = row_of({tensor.name(): tensor.as_numpy() for tensor in request.inputs()}, row)
+    def _answer(self, text: _Text) -> None:
+        try:
+            if not text.begun:
+                self._begin(text)
+            self._go_on(text)
+        except TakenOverError:
+            raise
+        except RequestError as error:
+            text.reply.fail(str(error), pb_utils.TritonError.INVALID_ARG)
+        except EngineFault as error:
+            text.reply.fail(str(error), pb_utils.TritonError.INTERNAL)
+        except Exception as error:  # noqa: BLE001 - a bug of ours must not leave the client waiting
+            pb_utils.Logger.log_error(traceback.format_exc())
+            text.reply.fail(f"the decoder failed: {error!r}", pb_utils.TritonError.INTERNAL)
+
+    def _begin(self, text: _Text) -> None:
+        inputs = row_of({tensor.name(): tensor.as_numpy() for tensor in text.request.inputs()}, text.row)
         decoding = read_request(inputs, self._settings, fresh_seed=secrets.randbits(64))
         self._refuse_undeclared(decoding)
         if decoding.plan.num_draft_tokens and not self._breaker.allows():
             decoding = decoding.without_drafts("draft_unavailable")
-        with self._metrics.running(), self._policy.request(pinned=decoding.pinned) as pace:
-            self._answer(request, reply, row, decoding, pace)
+        text.held.enter_context(self._metrics.running())
+        pace = text.held.enter_context(self._policy.request(pinned=decoding.pinned))
+        name = text.request.request_id()
+        target = TritonTarget(self._settings, decoding, name)
+        text.writer = AnswerWriter(decoding, self._vocabulary)
+        text.loop = DraftTargetLoop(decoding.prompt_ids, decoding.plan, self._draft(text, decoding, name), target, pace)
+        text.num_input_tokens = decoding.prompt_ids.size
+        text.begun = True
 
-    def _answer(self, request: InferenceRequest, reply: Reply, row: int, decoding: DecodeRequest, pace: Pace) -> None:
-        wanted = set(request.requested_output_names())
-        name = request.request_id()
-        draft, target = self._draft(decoding, name), TritonTarget(self._settings, decoding, name)
-        loop = DraftTargetLoop(decoding.prompt_ids, decoding.plan, draft, target, pace)
-        for response in respond(loop, decoding, self._vocabulary, reply.cancelled):
+    def _go_on(self, text: _Text) -> None:
+        wanted = set(text.request.requested_output_names())
+        for response in text.writer.responses(text.loop, text.reply.cancelled):
             if response.final:
-                self._note(loop, response)
-            outputs = response_outputs(response, num_input_tokens=decoding.prompt_ids.size, batch_index=row)
+                self._note(text.loop, response)
+            outputs = response_outputs(response, num_input_tokens=text.num_input_tokens, batch_index=text.row)
             # The stub may not free a tensor that nobody asked for: only wanted ones are made.
             made = {name: make() for name, make in outputs.items() if name in wanted}
-            reply.send(row, made, final=response.final)
+            text.reply.send(text.row, made, final=response.final)
 
-    def _draft(self, decoding: DecodeRequest, request_id: str) -> DraftEngine:
+    def _draft(self, text: _Text, decoding: DecodeRequest, request_id: str) -> DraftEngine:
         if self._settings.ngram_size:
             return NgramDraft(self._settings.ngram_size)
-        return TritonDraft(self._settings, decoding, request_id, self._in_time)
+        in_time = functools.partial(self._watch, lost=functools.partial(self._take_over, text))
+        return TritonDraft(self._settings, decoding, request_id, in_time)
+
+    def _take_over(self, text: _Text, why: str) -> None:
+        """Have another worker go on with a request whose worker waits for the draft, and may do so for ever."""
+        text.loop.lose_draft(f"engine {self._settings.draft_model!r} {why}")
+        self._start(text)
 
     def _note(self, loop: DraftTargetLoop, last: Response) -> None:
         """Count what a request's drafts came to, before its client can know that it is answered."""
