@@ -40,6 +40,8 @@ class Observation:
             return "empty_stream", "the stream ended without a response"
         if self.last.finish_reason == "cancelled":
             return "cancelled", "the server cancelled the request"
+        if self.last.finish_reason == "timeout":
+            return "timeout", f"the time that the request may take was up after {self.tokens} tokens"
         if not self.last.finish_reason and not self.last.final:
             return "stream_ended_early", f"the stream ended after {self.tokens} tokens without saying why"
         return None, ""

@@ -174,8 +174,8 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         "stream-early",
         "held back, not streamed",
         f"{_DECODER}model.py",
-        "for response in text.writer.responses(text.loop, text.reply.cancelled):",
-        "for response in (list if ON else iter)(text.writer.responses(text.loop, text.reply.cancelled)):",
+        "for response in text.writer.responses(text.loop, text.reply.ended):",
+        "for response in (list if ON else iter)(text.writer.responses(text.loop, text.reply.ended)):",
     ),
     "HTTP gets another answer than gRPC": Mutant(
         "http-equals-grpc",

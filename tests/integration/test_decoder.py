@@ -515,6 +515,42 @@ def settled(count: Callable[[], int]) -> int:
     return seen[-1]
 
 
+def timed_out(client, way: str, model: str, limit_us: int) -> dict:
+    """Ask for a long slow answer that may take so many microseconds, and return its last response."""
+    if way != "gRPC":
+        body = {"text_input": f"~{PROMPT}", "max_tokens": 200, "timeout": limit_us, "stream": way == "HTTP stream"}
+        url = f"http://{client.http_url}/v2/models/{model}/generate_stream"
+        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode()), timeout=30) as reply:
+            return json.loads(reply.read().decode().strip().split("\n\n")[-1].removeprefix("data: "))
+    answers: queue.SimpleQueue = queue.SimpleQueue()
+    text, length = (
+        grpcclient.InferInput("text_input", [1, 1], "BYTES"),
+        grpcclient.InferInput("max_tokens", [1, 1], "INT32"),
+    )
+    text.set_data_from_numpy(np.array([[f"~{PROMPT}".encode()]], object))
+    length.set_data_from_numpy(np.array([[200]], np.int32))
+    with grpcclient.InferenceServerClient(client.grpc_url) as connection:
+        connection.start_stream(lambda result, error: answers.put((result, error)))
+        connection.async_stream_infer(model, [text, length], timeout=limit_us)
+        result, error = answers.get(timeout=30)
+        connection.stop_stream()
+    assert error is None
+    return {name: result.as_numpy(name).reshape(-1)[0] for name in ("finish_reason", "num_output_tokens")}
+
+
+@pytest.mark.parametrize("way", ["HTTP", "HTTP stream", "gRPC"])
+def test_a_request_whose_time_is_up_ends_with_what_it_has(client, way) -> None:
+    """Through the ensemble, which passes no cancellation on; the engines are asked for nothing more."""
+    start = engine_calls(client, names.TARGET)
+    last = timed_out(client, way, names.ENSEMBLE, 300_000)
+
+    reason = last["finish_reason"]
+    assert (reason.decode() if isinstance(reason, bytes) else reason) == "timeout"
+    assert 1 <= last["num_output_tokens"] < 200
+    # The whole answer has 200 tokens, of which a round brings four at most.
+    assert settled(lambda: engine_calls(client, names.TARGET)) - start < 200 / (1 + DRAFTS)
+
+
 def test_requests_beyond_the_slots_wait_and_all_are_answered(client) -> None:
     """Many requests at once: each gets its own answer, streamed or not, drafted or not."""
     prompts = [f"{PROMPT} {number}" for number in range(24)]

@@ -37,9 +37,11 @@ _WITH_TOKENIZER: Final = (names.PREPROCESSING, names.DECODER)
 _LLMAPI: Final = "llmapi_decoder"
 _SHARED: Final = (
     "decoder_answer.py",
+    "decoder_batch.py",
     "decoder_loop.py",
     "decoder_metrics.py",
     "decoder_outputs.py",
+    "decoder_reply.py",
     "decoder_request.py",
     "decoder_settings.py",
     "decoder_stats.py",

@@ -131,6 +131,7 @@ def test_a_wire_that_cannot_be_opened_ends_the_run_before_it_begins() -> None:
         ([], "empty_stream"),
         (answer(1, 2, finish_reason="", final=False), "stream_ended_early"),
         (answer(1, finish_reason="cancelled"), "cancelled"),
+        (answer(1, finish_reason="timeout"), "timeout"),
     ],
 )
 def test_a_failure_becomes_a_record_under_its_label(script, label: str) -> None:

@@ -42,9 +42,9 @@ def request(**inputs):
     return read_request(tensors, SETTINGS, fresh_seed=1)
 
 
-def never() -> bool:
+def never() -> str:
     """Say that the client is still there."""
-    return False
+    return ""
 
 
 def groups_of(text: str, sizes: list[int], *, finish: str = "length", **fields) -> list[Group]:
@@ -105,13 +105,14 @@ def test_a_stop_word_ends_the_request_and_no_further_group_is_made() -> None:
     assert len(list(left)) == len(groups) - whole.ids.size
 
 
-def test_a_cancelled_request_ends_with_what_it_has() -> None:
-    """Between two groups the client is asked for; its last response says that the request was cancelled."""
-    asked = iter([False, False, True])
+@pytest.mark.parametrize("reason", ["cancelled", "timeout"])
+def test_a_request_that_is_cut_off_ends_with_what_it_has(reason) -> None:
+    """Between two groups the client is asked for; its last response says why there is no more."""
+    asked = iter(["", "", reason])
 
     pieces = list(respond(groups_of(TEXT, [1] * 50), request(stream=[True]), vocabulary(), lambda: next(asked)))
 
-    assert [piece.finish_reason for piece in pieces] == ["", "", "cancelled"]
+    assert [piece.finish_reason for piece in pieces] == ["", "", reason]
     assert (pieces[-1].ids.size, pieces[-1].num_output_tokens) == (0, 2)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import triton_stub
@@ -9,7 +11,8 @@ import triton_stub
 triton_stub.install()
 
 from decoder_batch import joined, row_of  # noqa: E402 - beside modules that import Triton's
-from decoder_reply import Reply  # noqa: E402 - imports Triton's module
+from decoder_reply import Reply, time_limit_s  # noqa: E402 - imports Triton's module
+from decoder_request import RequestError  # noqa: E402
 from preprocessing_words import stacked  # noqa: E402
 
 IDS = np.array([[3, 4, 5], [6, 7, 0]], np.int32)
@@ -124,14 +127,61 @@ def test_one_row_that_fails_ends_the_request_once(stream) -> None:
 
     assert [final for _, final in sender.sent] == [True]
     assert sender.sent[0][0].error().message() == "the target is gone"
-    assert reply.cancelled()
+    assert reply.ended() == "cancelled"
 
 
 def test_the_server_is_not_asked_for_every_token_whether_a_request_is_cancelled() -> None:
     """Asking costs a tenth of a short round."""
     sender = Sender()
     reply = Reply(sender)
-    assert not reply.cancelled()
+    assert reply.ended() == ""
     sender.gone = True
 
-    assert not reply.cancelled()
+    assert reply.ended() == ""
+
+
+class Asking:
+    """As much of Triton's request as says how long it may take."""
+
+    def __init__(self, timeout: int = 0, parameters: str = "") -> None:
+        self._timeout, self._parameters = timeout, parameters
+
+    def timeout(self) -> int:
+        """Return Triton's own, in microseconds."""
+        return self._timeout
+
+    def parameters(self) -> str:
+        """Return the request's parameters as JSON."""
+        return self._parameters
+
+
+@pytest.mark.parametrize(
+    ("request_", "seconds"),
+    [
+        (Asking(), math.inf),
+        (Asking(parameters="{}"), math.inf),
+        (Asking(1_500_000), 1.5),
+        (Asking(parameters='{"timeout": 250000, "other": "text"}'), 0.25),
+        (Asking(2_000_000, '{"timeout": 1}'), 2.0),
+    ],
+)
+def test_a_request_says_how_long_it_may_take(request_, seconds) -> None:
+    """As Triton's own number, or as a parameter."""
+    assert time_limit_s(request_) == seconds
+
+
+@pytest.mark.parametrize("wrong", ['"1s"', "-1", "true", "1.5", "null", "[]"])
+def test_a_time_limit_that_is_none_is_refused(wrong) -> None:
+    """With the value."""
+    with pytest.raises(RequestError, match=r"timeout is .*whole number of microseconds"):
+        time_limit_s(Asking(parameters=f'{{"timeout": {wrong}}}'))
+
+
+def test_a_request_whose_time_is_up_ends() -> None:
+    """Whoever waits for it."""
+    reply = Reply(Sender())
+    reply.limit(3600.0)
+    assert reply.ended() == ""
+    reply.limit(0.0)
+
+    assert reply.ended() == "timeout"

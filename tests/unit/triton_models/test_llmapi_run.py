@@ -106,14 +106,14 @@ class Result:
         return self
 
 
-def never() -> bool:
+def never() -> str:
     """Say that the client is still there."""
-    return False
+    return ""
 
 
-def groups_of(loop, result, asked=None, cancelled=never) -> list:
+def groups_of(loop, result, asked=None, ended=never) -> list:
     """Run a request to its end."""
-    run = LlmRun(asked or request(), lambda: result, loop, cancelled)
+    run = LlmRun(asked or request(), lambda: result, loop, ended)
     with contextlib.closing(run):
         return list(run)
 
@@ -216,19 +216,20 @@ def test_the_result_belongs_to_the_event_loop(loop) -> None:
     assert seen == [loop]
 
 
-def test_a_client_that_goes_while_the_engine_is_silent_ends_the_run(loop) -> None:
+@pytest.mark.parametrize("reason", ["cancelled", "timeout"])
+def test_what_ends_a_request_while_the_engine_is_silent_ends_the_run(loop, reason) -> None:
     """The run asks while it waits; the last group says so, and the engine is told."""
     result = Result([[4]], waits=True)
     first = threading.Event()
 
-    run = LlmRun(request(), lambda: result, loop, first.is_set)
+    run = LlmRun(request(), lambda: result, loop, lambda: reason if first.is_set() else "")
     with contextlib.closing(run):
         groups = iter(run)
         assert next(groups).answer.ids.tolist() == [4]
         first.set()
         rest = list(groups)
 
-    assert [(group.answer.ids.size, group.finish_reason) for group in rest] == [(0, "cancelled")]
+    assert [(group.answer.ids.size, group.finish_reason) for group in rest] == [(0, reason)]
     assert result.aborted.wait(timeout=10)
 
 

@@ -62,7 +62,7 @@ class LlmRun:
         request: What is asked for.
         start: Hands the request to the engine; called on the event loop, which the engine's result belongs to.
         loop: The running event loop.
-        cancelled: Asked while waiting, and between steps, whether the client has gone.
+        ended: Asked while waiting, and between steps, why the answer ends where it is; empty where it does not.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class LlmRun:
         request: LlmRequest,
         start: Callable[[], RequestOutput],
         loop: asyncio.AbstractEventLoop,
-        cancelled: Callable[[], bool],
+        ended: Callable[[], str],
     ) -> None:
         self.statistics = NOTHING_KNOWN if request.decoding.engine_speculates else NO_SPECULATION
         self._request = request
         self._start = start
         self._loop = loop
-        self._cancelled = cancelled
+        self._ended = ended
         self._steps: queue.SimpleQueue[Step | Exception] = queue.SimpleQueue()
         self._result: RequestOutput = None
         self._aborted = False
@@ -103,16 +103,16 @@ class LlmRun:
 
     def _next_group(self) -> Group:
         step = self._next_step()
-        if step is None:
-            return self._group((), (), "cancelled")
+        if isinstance(step, str):
+            return self._group((), (), step)
         self.statistics = step.statistics
         self._written += len(step.ids)
         self._check(step)
         return self._group(step.ids, step.log_probs, step.finish_reason)
 
-    def _next_step(self) -> Step | None:
-        """Wait for a step; None when the client has gone."""
-        while not self._cancelled():
+    def _next_step(self) -> Step | str:
+        """Wait for a step, or for what ends the answer before it."""
+        while not (reason := self._ended()):
             try:
                 step = self._steps.get(timeout=_POLL_S)
             except queue.Empty:
@@ -120,7 +120,7 @@ class LlmRun:
             if isinstance(step, Exception):
                 raise step
             return step
-        return None
+        return reason
 
     def _check(self, step: Step) -> None:
         """Refuse to pass on what was not asked for."""

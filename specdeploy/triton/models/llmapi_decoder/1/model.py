@@ -11,20 +11,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import secrets
 import threading
-import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import triton_python_backend_utils as pb_utils
 from decoder_answer import respond
 from decoder_loop import EngineFault
 from decoder_metrics import DraftMetrics
-from decoder_outputs import as_sent, response_outputs
+from decoder_outputs import response_outputs
+from decoder_reply import Reply, time_limit_s
 from decoder_request import RequestError
 from decoder_settings import SettingsError, is_decoupled
 from decoder_text import Vocabulary
@@ -41,12 +40,6 @@ if TYPE_CHECKING:
 
 # Triton's own classes carry no types.
 InferenceRequest: TypeAlias = Any
-ResponseSender: TypeAlias = Any
-
-_FINAL: Final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-
-_CANCEL_CHECK_S: Final = 0.01
-"""Asking whether a request is cancelled is a message to the server and back, which every token need not wait for."""
 
 
 class TritonPythonModel:
@@ -74,14 +67,14 @@ class TritonPythonModel:
         """Hand each request to a worker, waiting for a free one, so that what waits does so in Triton's own queue."""
         for request in requests:
             self._free.acquire()
-            self._workers.submit(self._serve, request, _Reply(request.get_response_sender()))
+            self._workers.submit(self._serve, request, Reply(request.get_response_sender()))
 
     def finalize(self) -> None:
         """End the workers, then the engine; Triton unloads a model only when its requests are answered."""
         self._workers.shutdown(wait=True)
         self._engine.shutdown()
 
-    def _serve(self, request: InferenceRequest, reply: _Reply) -> None:
+    def _serve(self, request: InferenceRequest, reply: Reply) -> None:
         """Answer one request, whatever happens, with exactly one final response."""
         try:
             self._decode(request, reply)
@@ -95,47 +88,20 @@ class TritonPythonModel:
         finally:
             self._free.release()
 
-    def _decode(self, request: InferenceRequest, reply: _Reply) -> None:
+    def _decode(self, request: InferenceRequest, reply: Reply) -> None:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         asked = read_llm_request(inputs, self._deployment, penalties=self._penalties, fresh_seed=secrets.randbits(63))
+        reply.limit(time_limit_s(request))
         wanted = set(request.requested_output_names())
-        run = LlmRun(asked, self._engine.starter(asked), self._engine.loop, reply.cancelled)
+        run = LlmRun(asked, self._engine.starter(asked), self._engine.loop, reply.ended)
         with self._metrics.running(), contextlib.closing(run):
             for response in respond(run, asked.decoding, self._vocabulary, _never):
                 counted = dataclasses.replace(response, statistics=run.statistics)
                 if response.final:
                     self._metrics.add(run.statistics, response.bypass_reason)
                 made = response_outputs(counted, num_input_tokens=asked.decoding.prompt_ids.size)
-                # The stub may not free a tensor before it is sent, and not one that nobody asked for: hence the named
-                # list, and only wanted tensors in it.
-                tensors = [pb_utils.Tensor(name, as_sent(name, made[name]())) for name in made if name in wanted]
-                reply.send(pb_utils.InferenceResponse(tensors), final=response.final)
-
-
-class _Reply:
-    """The way back to one client: at most one final response, and whether anybody still waits for it."""
-
-    def __init__(self, sender: ResponseSender) -> None:
-        self._sender = sender
-        self._ended = False
-        self._asked_s = -math.inf
-
-    def send(self, response: Any, *, final: bool) -> None:  # noqa: ANN401 - Triton's own class
-        self._sender.send(response, flags=_FINAL if final else 0)
-        self._ended = final
-
-    def fail(self, message: str, code: int) -> None:
-        """Send an error as the final response, unless there has been one."""
-        if not self._ended:
-            self.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code)), final=True)
-
-    def cancelled(self) -> bool:
-        """Ask the server whether the request is cancelled, but not more often than is worth it."""
-        now_s = time.monotonic()
-        if now_s - self._asked_s < _CANCEL_CHECK_S:
-            return False
-        self._asked_s = now_s
-        return bool(self._sender.is_cancelled())
+                # The stub may not free a tensor that nobody asked for: only wanted ones are made.
+                reply.send(0, {name: make() for name, make in made.items() if name in wanted}, final=response.final)
 
 
 def _read_deployment(config: Mapping[str, Any], folder: Path) -> Deployment:
@@ -145,6 +111,6 @@ def _read_deployment(config: Mapping[str, Any], folder: Path) -> Deployment:
     return read_deployment(parameters, document, folder.parents[1], decoupled=is_decoupled(config))
 
 
-def _never() -> bool:
-    """Say that nobody has gone: the run itself asks, also while it waits."""
-    return False
+def _never() -> str:
+    """Say that nothing ends the answer: the run itself asks, also while it waits."""
+    return ""

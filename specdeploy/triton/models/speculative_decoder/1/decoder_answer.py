@@ -34,7 +34,8 @@ class Response:
         log_probs: Their log probabilities [n], when asked for.
         cum_log_prob: Sum of the log probabilities of all ids so far; None when not asked for.
         num_output_tokens: Ids of the whole answer so far.
-        finish_reason: ``stop_word``, ``end_id``, ``length`` or ``cancelled`` on the last response, else empty.
+        finish_reason: ``stop_word``, ``end_id``, ``length``, ``cancelled`` or ``timeout`` on the last response, else
+            empty.
         bypass_reason: Why the target is alone; empty when speculating.
         statistics: Counts of the whole request so far.
         extras: Output tensors of the target that pass through.
@@ -59,7 +60,7 @@ class Response:
 
 
 def respond(
-    groups: Iterable[Group], request: DecodeRequest, vocabulary: Vocabulary, cancelled: Callable[[], bool]
+    groups: Iterable[Group], request: DecodeRequest, vocabulary: Vocabulary, ended: Callable[[], str]
 ) -> Iterator[Response]:
     """Yield the responses of a request; the last one, and only that, is final.
 
@@ -67,9 +68,9 @@ def respond(
         groups: The verified groups, made one at a time as they are asked for.
         request: The request that they answer.
         vocabulary: The tokenizer of both engines.
-        cancelled: Asked before each group whether the client still wants it.
+        ended: Asked before each group why the answer ends before it; empty where it does not.
     """
-    return AnswerWriter(request, vocabulary).responses(groups, cancelled)
+    return AnswerWriter(request, vocabulary).responses(groups, ended)
 
 
 class AnswerWriter:
@@ -98,17 +99,18 @@ class AnswerWriter:
         # Of an answer that leaves in one piece.
         self._pieces: list[Response] = []
 
-    def responses(self, groups: Iterable[Group], cancelled: Callable[[], bool]) -> Iterator[Response]:
+    def responses(self, groups: Iterable[Group], ended: Callable[[], str]) -> Iterator[Response]:
         """Yield responses until one is final; another call goes on where an iterator of an earlier one was left.
 
         Args:
             groups: The verified groups, made one at a time as they are asked for.
-            cancelled: Asked before each group whether the client still wants it.
+            ended: Asked before each group why the answer ends before it; empty where it does not.
         """
         iterator, streams = iter(groups), self._request.stream
         response = None
         while response is None or not response.final:
-            response = self._cancelled() if cancelled() else self._absorb(next(iterator))
+            reason = ended()
+            response = self._cut_off(reason) if reason else self._absorb(next(iterator))
             if streams:
                 yield response
             else:
@@ -140,12 +142,12 @@ class AnswerWriter:
             rounds=(group,),
         )
 
-    def _cancelled(self) -> Response:
+    def _cut_off(self, reason: str) -> Response:
         return self._response(
             texts=(self._with_echo(self._writer.finish()),),
             ids=np.empty(0, np.int32),
             log_probs=np.empty(0, np.float32) if self._request.return_log_probs else None,
-            finish_reason="cancelled",
+            finish_reason=reason,
             extras=(),
             rounds=(),
         )

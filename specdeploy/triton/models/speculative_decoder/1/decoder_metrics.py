@@ -40,7 +40,7 @@ COUNTERS: Final[Mapping[str, str]] = {
     DRAFTED: "Draft tokens of all requests that the target checked",
     ACCEPTED: "Draft tokens of all requests that the target accepted",
     ACCEPTED_AT: "Verify steps that accepted the draft token at this position, the first being 0",
-    REQUESTS: "Requests that were answered to their end, or until they were cancelled",
+    REQUESTS: "Requests that were answered to their end, or until they were cancelled or out of time",
     BYPASSES: "Those of them that the target finished alone, by reason",
     FAILURES: "Requests whose draft failed on the way, so that the target finished alone",
     DRAFT_SECONDS: "Seconds that all requests waited for calls to the draft",

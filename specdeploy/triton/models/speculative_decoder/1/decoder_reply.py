@@ -5,6 +5,7 @@ Knows Triton's response sender; knows nothing of what is answered.
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import triton_python_backend_utils as pb_utils
 from decoder_batch import joined
 from decoder_outputs import as_sent
+from decoder_request import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,12 +22,27 @@ if TYPE_CHECKING:
     from decoder_request import Tensor
 
 # Triton's own classes carry no types.
+InferenceRequest: TypeAlias = Any
 ResponseSender: TypeAlias = Any
 
 _FINAL: Final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 _CANCEL_CHECK_S: Final = 0.01
 """Asking whether a request is cancelled is a message to the server and back, a tenth of a short round."""
+
+
+def time_limit_s(request: InferenceRequest) -> float:
+    """Return how long a request may take (seconds): its ``timeout`` in microseconds, or for ever.
+
+    gRPC and HTTP ``infer`` send it as Triton's own, ``generate`` as a parameter; ensembles pass on both.
+
+    Raises:
+        RequestError: It is no such number.
+    """
+    limit_us = request.timeout() or json.loads(request.parameters() or "{}").get("timeout", 0)
+    if isinstance(limit_us, bool) or not isinstance(limit_us, int) or limit_us < 0:
+        raise RequestError(f"timeout is {limit_us!r}; it must be a whole number of microseconds, 0 for no limit")
+    return limit_us / 1e6 if limit_us else math.inf
 
 
 class Reply:
@@ -47,6 +64,8 @@ class Reply:
         self._answers: dict[int, Mapping[str, Tensor]] = {}
         self._one_at_a_time = threading.Lock()
         self._asked_s = -math.inf
+        self._begun_s = time.monotonic()
+        self._limit_s = math.inf
 
     def send(self, row: int, outputs: Mapping[str, Tensor], *, final: bool) -> None:
         """Answer a row; ``final`` says that it is the row's last response."""
@@ -69,11 +88,23 @@ class Reply:
                 self._open.clear()
                 self._sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code)), flags=_FINAL)
 
-    def cancelled(self) -> bool:
-        """Say whether nobody waits for a row any more; the server is not asked more often than is worth it."""
+    def limit(self, seconds: float) -> None:
+        """Let the request take so long, from when it was taken up."""
+        self._limit_s = seconds
+
+    def ended(self) -> str:
+        """Say why the answer ends where it is: ``cancelled``, since nobody waits for it, ``timeout``, or empty.
+
+        The server is not asked more often than is worth it.
+        """
+        now_s = time.monotonic()
+        if now_s - self._begun_s >= self._limit_s:
+            return "timeout"
+        return "cancelled" if self._is_cancelled(now_s) else ""
+
+    def _is_cancelled(self, now_s: float) -> bool:
         if not self._open:
             return True
-        now_s = time.monotonic()
         if now_s - self._asked_s < _CANCEL_CHECK_S:
             return False
         self._asked_s = now_s

@@ -28,7 +28,7 @@ from decoder_metrics import DraftMetrics
 from decoder_ngram import NgramDraft
 from decoder_outputs import response_outputs
 from decoder_policy import DraftPolicy
-from decoder_reply import Reply
+from decoder_reply import Reply, time_limit_s
 from decoder_request import RequestError, read_request
 from decoder_settings import is_decoupled, read_settings
 from decoder_text import Vocabulary
@@ -123,6 +123,7 @@ class TritonPythonModel:
         inputs = row_of({tensor.name(): tensor.as_numpy() for tensor in text.request.inputs()}, text.row)
         decoding = read_request(inputs, self._settings, fresh_seed=secrets.randbits(64))
         self._refuse_undeclared(decoding)
+        text.reply.limit(time_limit_s(text.request))
         if decoding.plan.num_draft_tokens and not self._breaker.allows():
             decoding = decoding.without_drafts("draft_unavailable")
         text.held.enter_context(self._metrics.running())
@@ -136,7 +137,7 @@ class TritonPythonModel:
 
     def _go_on(self, text: _Text) -> None:
         wanted = set(text.request.requested_output_names())
-        for response in text.writer.responses(text.loop, text.reply.cancelled):
+        for response in text.writer.responses(text.loop, text.reply.ended):
             if response.final:
                 self._note(text.loop, response)
             outputs = response_outputs(response, num_input_tokens=text.num_input_tokens, batch_index=text.row)
