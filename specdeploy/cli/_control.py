@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
 
 from specdeploy.cli._server import check_address
 from specdeploy.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from specdeploy.pipeline.serving import Addresses
+
+R = TypeVar("R")
 
 
 # A named tuple: importing dataclasses would cost --help a few milliseconds.
@@ -56,3 +63,17 @@ class OtherDeployment(NamedTuple):
         from specdeploy.pipeline.serving import Addresses
 
         return Addresses(http_url=self.http, grpc_url=self.grpc)
+
+
+def at_control(command: Callable[..., R]) -> Callable[..., R]:
+    """Give a command the options that say which deployment answers for the control, as ``other``."""
+
+    @click.option(
+        "--control-http", metavar="HOST:PORT", help="Compare with another running deployment, as it is set up."
+    )
+    @click.option("--control-grpc", metavar="HOST:PORT", help="The gRPC endpoint of that deployment.")
+    @functools.wraps(command)
+    def wrapped(*args: Any, control_http: str | None, control_grpc: str | None, **kwargs: Any) -> R:
+        return command(*args, other=OtherDeployment(control_http, control_grpc), **kwargs)
+
+    return wrapped

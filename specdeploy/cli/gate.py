@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from specdeploy.cli._control import at_control
 from specdeploy.cli._options import (
     config_option,
     format_option,
@@ -23,6 +24,7 @@ from specdeploy.cli._streams import say, tell
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from specdeploy.cli._control import OtherDeployment
     from specdeploy.cli._server import ServerChoice
     from specdeploy.config.load import LoadedConfig
     from specdeploy.pipeline.gate_results import GateFiles
@@ -43,6 +45,7 @@ _FORMULA: Final = ("=", "+", "-", "@")
     help="Measure on until it can decide, for 90s, 20min or 1.5h at most.",
 )
 @at_server
+@at_control
 @config_option
 @overrides_option
 @json_option
@@ -50,6 +53,7 @@ _FORMULA: Final = ("=", "+", "-", "@")
 def command(
     ctx: click.Context,
     server: ServerChoice,
+    other: OtherDeployment,
     budget: str | None,
     config_path: str,
     overrides: tuple[str, ...],
@@ -67,7 +71,8 @@ def command(
     4 the verdict of a pass could not be written.
 
     With --repeat-until it begins with the last load test, if that is one of this deployment and load, else with a new
-    one, and measures more pairs on the running server (or with --serve) while that may decide a rule.
+    one, and measures more pairs on the running server (or with --serve) while that may decide a rule; with
+    --control-http and --control-grpc against another deployment.
     """
     refuse_misplaced(ctx)
     if ctx.invoked_subcommand is not None:
@@ -89,7 +94,7 @@ def command(
         problems.extend(said)
         _show_problems(said)
 
-    gate = _gate(server, budget)
+    gate = _gate(server, other, budget)
     document = gate_results.judge(
         load(config_path, overrides), rules, _files(config_path, markdown, junit, how), show, gate
     )
@@ -97,19 +102,23 @@ def command(
     return exit_code or (EXIT_ENVIRONMENT if problems else 0)
 
 
-def _gate(server: ServerChoice, budget: str | None) -> Callable[[LoadedConfig, Iterable[str]], dict[str, Any]]:
+def _gate(
+    server: ServerChoice, other: OtherDeployment, budget: str | None
+) -> Callable[[LoadedConfig, Iterable[str]], dict[str, Any]]:
     """Return what judges: the last load test as it is, or with more of it until it can be decided."""
     from specdeploy.errors import ConfigError
     from specdeploy.gate.repeats import parse_budget
     from specdeploy.pipeline import measure
 
     if budget is None:
-        if server.named:
+        if server.named or other.named:
             raise ConfigError(
-                "--http, --grpc, --metrics and --serve are for --repeat-until", hint="The gate itself asks no server."
+                "--http, --grpc, --metrics, --serve, --control-http and --control-grpc are for --repeat-until",
+                hint="The gate itself asks no server.",
             )
         return measure.gate
     budget_s = parse_budget(budget)
+    control = other.addresses(openai=False, compare=None)
 
     def gate(loaded: LoadedConfig, rules: Iterable[str]) -> dict[str, Any]:
         from specdeploy.cli._events import LoadLines
@@ -117,7 +126,7 @@ def _gate(server: ServerChoice, budget: str | None) -> Callable[[LoadedConfig, I
 
         lines = LoadLines()
         try:
-            with Deployment(loaded, lambda: server.endpoints(loaded), lines, tell) as deployment:
+            with Deployment(loaded, lambda: server.endpoints(loaded), lines, tell, control) as deployment:
                 document = gate_until(loaded, rules, budget_s, deployment, lines.look)
         finally:
             lines.close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from specdeploy.cli._control import OtherDeployment
+from specdeploy.cli._control import at_control
 from specdeploy.cli._options import export_option, json_option, with_config
 from specdeploy.cli._server import at_server
 from specdeploy.cli._streams import say, tell
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from specdeploy.bench.driver import Progress
+    from specdeploy.cli._control import OtherDeployment
     from specdeploy.cli._server import ServerChoice
     from specdeploy.config.load import LoadedConfig
     from specdeploy.pipeline.measurement import OnTrial
@@ -171,8 +172,6 @@ def _measure_by(
     "--openai", "url", metavar="URL", help="Measure an OpenAI-compatible server, as http://127.0.0.1:8000/v1."
 )
 @click.option("--control", metavar="URL", help="With --openai: the same target without speculation, to compare with.")
-@click.option("--control-http", metavar="HOST:PORT", help="Compare with another running deployment, as it is set up.")
-@click.option("--control-grpc", metavar="HOST:PORT", help="The gRPC endpoint of that deployment.")
 @click.option("--api-model", metavar="NAME", help="The model to ask for, where a server has several.")
 @click.option("--api-key-env", metavar="VAR", help="The environment variable that holds the key.")
 @click.option("--compare/--no-compare", default=None, help="Measure both arms in pairs, or one alone: as load.compare.")
@@ -190,11 +189,13 @@ def _measure_by(
 )
 @click.option("--in-step", is_flag=True, hidden=True)
 @at_server
+@at_control
 @with_config
 @json_option
 def command(
     loaded: LoadedConfig,
     server: ServerChoice,
+    other: OtherDeployment,
     as_json: bool,
     compare: bool | None,
     formats: tuple[str, ...],
@@ -204,8 +205,6 @@ def command(
     block_every: float | None,
     processes: int,
     in_step: bool,
-    control_http: str | None,
-    control_grpc: str | None,
     **openai: str | None,
 ) -> int:
     """Measure speculation against control in interleaved pairs, or alone, at the loads of the configuration.
@@ -225,7 +224,6 @@ def command(
 
     foreign = _OpenAI(openai["url"], openai["control"], openai["api_model"], openai["api_key_env"])
     foreign.require_sense(server)
-    other = OtherDeployment(control_http, control_grpc)
     control = other.addresses(openai=foreign.url is not None, compare=compare)
     loaded = _comparing(loaded, foreign, compare)
     generator = _Split(shard, start_at, block_every, processes, in_step).generator(formats)

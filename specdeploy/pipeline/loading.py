@@ -106,25 +106,41 @@ def load(
             hint="set load.compare: false, or compare with another deployment by --control-http and --control-grpc; "
             "draft_target and ngram have their own control",
         )
-    changes = {} if control is None else AGAINST_ANOTHER
-    plan = plan_of(loaded, **changes)
-    # What one server has left in its KV cache, another one does not find.
-    own = control is None or control.http_url == endpoints.http_url
-    findings = _findings(loaded, plan, own=own)
-    about = _about(loaded)
-    if control is not None:
-        about["control"] = _about_control(loaded, control)
+    plan = plan_of(loaded, **_changes(control))
+    findings = _findings(loaded, plan, own=_answers_both(endpoints, control))
+    run = _measurement(loaded, endpoints, control, on_progress, generator)
+    return run.once(generator.part_of(plan), findings) if on_trial is None else run.search(on_trial, findings)
+
+
+def _measurement(
+    loaded: LoadedConfig,
+    endpoints: Addresses,
+    control: Addresses | None,
+    on_progress: Callable[[Progress], None] | None,
+    generator: Generator,
+) -> Measurement:
+    """Return what measures a deployment, against itself or another one."""
 
     def connect_all() -> Lines:
         return Lines(line_to(loaded, endpoints), None if control is None else line_to(loaded, control))
 
     # The counters of a server hold the requests of all shards.
     triton = endpoints if generator.shard is None else None
-    run = Measurement(loaded, connect_all, triton, about, on_progress, generator, changes)
-    return run.once(generator.part_of(plan), findings) if on_trial is None else run.search(on_trial, findings)
+    about = _about(loaded, control)
+    return Measurement(loaded, connect_all, triton, about, on_progress, generator, _changes(control))
 
 
-def misfit(loaded: LoadedConfig, document: Mapping[str, Any]) -> str:
+def _changes(control: Addresses | None) -> Mapping[str, Any]:
+    """Return what another deployment as the control changes about a plan."""
+    return {} if control is None else AGAINST_ANOTHER
+
+
+def _answers_both(endpoints: Addresses, control: Addresses | None) -> bool:
+    """Say whether one server answers for both arms: what one has left in its KV cache, another does not find."""
+    return control is None or control.http_url == endpoints.http_url
+
+
+def misfit(loaded: LoadedConfig, document: Mapping[str, Any], control: Addresses | None = None) -> str:
     """Say why a load test cannot go on; empty for a whole one, of what the configuration says, from here.
 
     Args:
@@ -132,15 +148,19 @@ def misfit(loaded: LoadedConfig, document: Mapping[str, Any]) -> str:
 
         document: The ``load.json`` of the load test.
 
+        control: The other deployment that is to answer for the control.
+
     Raises:
         ConfigError: The load, the prompts or the document cannot be used.
+
+        ServerFault: The control is not there.
     """
     for key, words in _NOT_WHOLE.items():
         if document.get(key):
             return words
-    plan = plan_of(loaded)
+    plan = plan_of(loaded, **_changes(control))
     now = {
-        "deployment": _about(loaded),
+        "deployment": _about(loaded, control),
         "environment": probe_host().as_dict(),
         "plan": plan.to_dict() | {"schedule": fingerprint(plan)},
         "client": {"processes": 1},
@@ -194,6 +214,7 @@ def go_on(
     pairs: int,
     *,
     on_progress: Callable[[Progress], None] | None = None,
+    control: Addresses | None = None,
 ) -> str:
     """Measure further pairs of a load test and keep both as one; return why that ended early, and nothing is changed.
 
@@ -208,18 +229,16 @@ def go_on(
 
         on_progress: Called after every request.
 
+        control: The other deployment that answered for the control; None where it was this one.
+
     Raises:
         ServerFault: The server is not there.
     """
     # Other prompts first, so that no part lives off the KV cache of the one before.
     seed = loaded.config.load.seed + len(earlier.document.get("repeats") or ()) + 1
-    plan = plan_of(loaded, first_pair=earlier.pairs, pairs=pairs, seed=seed)
-
-    def connect_all() -> Lines:
-        return Lines(line_to(loaded, endpoints))
-
-    run = Measurement(loaded, connect_all, endpoints, _about(loaded), on_progress, ALONE)
-    return run.further(earlier, plan, _findings(loaded, plan))
+    plan = plan_of(loaded, first_pair=earlier.pairs, pairs=pairs, seed=seed, **_changes(control))
+    run = _measurement(loaded, endpoints, control, on_progress, ALONE)
+    return run.further(earlier, plan, _findings(loaded, plan, own=_answers_both(endpoints, control)))
 
 
 def _findings(loaded: LoadedConfig, plan: LoadPlan, *, own: bool = True) -> tuple[Finding, ...]:
@@ -228,8 +247,9 @@ def _findings(loaded: LoadedConfig, plan: LoadPlan, *, own: bool = True) -> tupl
     return (*reused, *deployment_findings(loaded.config, plan))
 
 
-def _about(loaded: LoadedConfig) -> dict[str, Any]:
-    return deployment(loaded) | {"protocol": loaded.config.load.protocol}
+def _about(loaded: LoadedConfig, control: Addresses | None) -> dict[str, Any]:
+    about = deployment(loaded) | {"protocol": loaded.config.load.protocol}
+    return about if control is None else about | {"control": _about_control(loaded, control)}
 
 
 def load_openai(

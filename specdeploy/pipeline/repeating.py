@@ -85,6 +85,8 @@ class Deployment:
         on_progress: Called after every request.
 
         on_note: Hears why the last load test cannot go on.
+
+        control: Another deployment that answers for the control; None is this one, asked for no drafts.
     """
 
     def __init__(
@@ -93,11 +95,13 @@ class Deployment:
         endpoints: Callable[[], contextlib.AbstractContextManager[Addresses]],
         on_progress: Callable[[Progress], None],
         on_note: Callable[[str], object],
+        control: Addresses | None = None,
     ) -> None:
         self._loaded = loaded
         self._endpoints = endpoints
         self._on_progress = on_progress
         self._on_note = on_note
+        self._control = control
         self._stack = contextlib.ExitStack()
         self._found: Addresses | None = None
 
@@ -114,27 +118,32 @@ class Deployment:
         """Say whether the last load test is whole, was one of this deployment and load, and has its records.
 
         Raises:
-            ConfigError: Another server was its control: a new one would compare with something else, under its name.
+            ConfigError: Another server was its control and none is given: a new one would compare with something else.
+
+            ServerFault: The control is not there.
         """
         place = workspace(self._loaded)
         document = read_document(place.load_json)
         if document is None:
             return False
-        if other := loading.other_control(document):
+        other = loading.other_control(document)
+        if other and self._control is None:
             raise ConfigError(
-                f"the control of the last load test was {other}, and --repeat-until measures with no other control "
-                "than this deployment's own target",
-                hint="judge that run by `specdeploy gate`; for more pairs measure it again with a larger load.pairs; "
-                "or run `specdeploy load` first, to compare with the target alone",
+                f"the control of the last load test was {other}, and --repeat-until was given none",
+                hint="name that deployment by --control-http and --control-grpc; a run of other servers than Triton is "
+                "judged by `specdeploy gate` as it is; `specdeploy load` first compares with the target alone",
             )
-        why = loading.misfit(self._loaded, document) if place.records_jsonl.is_file() else "its records are missing"
+        if place.records_jsonl.is_file():
+            why = loading.misfit(self._loaded, document, self._control)
+        else:
+            why = "its records are missing"
         if why:
             self._on_note(f"the last load test cannot go on ({why}), so a new one is measured")
         return not why
 
     def begin(self) -> None:
         """Measure a load test, as `specdeploy load` does."""
-        loading.load(self._loaded, self._there(), on_progress=self._on_progress)
+        loading.load(self._loaded, self._there(), on_progress=self._on_progress, control=self._control)
 
     def go_on(self, pairs: int) -> str:
         """Add pairs to the load test."""
@@ -142,7 +151,9 @@ class Deployment:
         document = _read(self._loaded)
         with reading_records(place.records_jsonl, document) as records:
             earlier = Earlier(document=document, records=records, epoch_offset_s=SystemClock().epoch_offset_s())
-            return loading.go_on(self._loaded, self._there(), earlier, pairs, on_progress=self._on_progress)
+            return loading.go_on(
+                self._loaded, self._there(), earlier, pairs, on_progress=self._on_progress, control=self._control
+            )
 
     def _there(self) -> Addresses:
         if self._found is None:

@@ -136,6 +136,27 @@ def test_a_sound_build_is_compared_by_the_commands(release: Release) -> None:
     assert "load.control-speculates" not in str(document["findings"])
 
 
+def test_two_builds_are_compared_until_it_can_be_decided(release: Release) -> None:
+    """From too few pairs to five, all with the same other deployment, which a gate without it does not replace."""
+    small = {"load.pairs": "2", "load.requests": "3", "load.max_tokens": "12"}
+    words = [f"--set={key}={value}" for key, value in small.items()]
+    rule = ("--rule", "output_token_throughput: 60% of control")
+    for path in (release.folder / "reports").glob("load*"):
+        path.unlink()
+    done = specdeploy("gate", "--repeat-until", "2min", "--json", *rule, *release.words(), *words, cwd=release.folder)
+    document = json.loads((release.folder / "reports" / "load.json").read_text())
+    alone = specdeploy("gate", "--repeat-until", "2min", *rule, *release.words()[:4], *words, cwd=release.folder)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    looks = json.loads(done.stdout)["repeats"]["looks"]
+    assert [(look["pairs"], look["status"]) for look in looks] == [(2, "undecided"), (5, "pass")]
+    assert document["deployment"]["control"]["server"] == release.before.http_url
+    assert len(document["speedup"]["1"]["ratios"]) == 5
+    assert alone.returncode == 2
+    assert f"the control of the last load test was {release.before.http_url}" in alone.stderr
+    assert json.loads((release.folder / "reports" / "load.json").read_text()) == document
+
+
 @pytest.mark.parametrize("fault", IN_PAIRS)
 def test_a_worse_build_fails_in_pairs_with_the_one_before(fault: str, release: Release) -> None:
     """The one rule that is there for it, which says why."""

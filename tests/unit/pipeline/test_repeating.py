@@ -172,7 +172,7 @@ def test_the_comparison_with_another_server_is_not_replaced(
     assert run_command(["gate", "--repeat-until", "5s", "--rule", "output_token_throughput: 5% of control"]) == 2
     err = capsys.readouterr().err
     assert said in err
-    assert "`specdeploy gate`" in err
+    assert "--control-http and --control-grpc" in err
     assert Path("reports/load.json").read_bytes() == before
 
 
