@@ -47,7 +47,8 @@ def visible_lines(text: str) -> str:
 
     What an error says may be the words of a server.
     """
-    return re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text)
+    # A line that begins with two colons is a command to GitHub's runner, whoever wrote it.
+    return re.sub(r"(?m)^(\s*):(?=:)", r"\1\\x3a", re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text))
 
 
 def github_annotations(items: Iterable[Finding], root: str) -> None:

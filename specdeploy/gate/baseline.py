@@ -35,6 +35,8 @@ SCHEMA_VERSION: Final = "1.0"
 #: Runs that a baseline keeps, the newest ones; the rest is in the history of the repository.
 MOST_RUNS: Final = 20
 #: A larger text is no baseline; nobody could review it.
+#: No number that is measured comes near, in any unit.
+_MOST_VALUE: Final = 1e24
 MOST_CHARACTERS: Final = 8_000_000
 #: What adds a run.
 UPDATE: Final = "`specdeploy gate baseline update`"
@@ -182,7 +184,9 @@ def with_run(
         what = "partial" if load.partial else "degraded by its own load generator"
         raise CannotDecide(f"this run is {what}: nothing can be compared with it", hint="Measure again.")
     if not _LABEL.fullmatch(label):
-        raise ConfigError(f"the label {label!r} cannot be kept", hint="Letters, digits, blanks and . _ + / : @ -.")
+        raise ConfigError(
+            f"the label {label!r} cannot be kept", hint="Letters, digits, blanks and . _ + / : @ -, 100 at most."
+        )
     fingerprint = fingerprint_of(load.data)
     measured, run = _summary(load), dataclasses.replace(_run_of(load.created), label=label)
     if now is not None and run.moment > now + _CLOCKS_DIFFER:
@@ -248,11 +252,11 @@ def _summary(load: LoadDocument) -> dict[str, tuple[str, float]]:
         for selector, key, stat, category in _kept(load.categories(arm=arm, point=point)):
             value = load.metric(key, stat, arm=arm, point=point, category=category)
             if value is not None:
-                found[selector + place] = KNOWN[key].unit, _rounded(value)
+                found[selector + place] = KNOWN[key].unit, as_kept(value)
     for point in load.points:
         interval = load.speedup(point)
         if interval is not None:
-            found[f"speedup@{point.key}"] = METRICS["speedup"].unit, _rounded(interval.avg)
+            found[f"speedup@{point.key}"] = METRICS["speedup"].unit, as_kept(interval.avg)
     return found | _of_engines(load)
 
 
@@ -279,7 +283,8 @@ def _kept(categories: Sequence[str]) -> Iterator[tuple[str, str, str, str | None
             yield f"{key}[{category}]", key, "avg", category
 
 
-def _rounded(value: float) -> float:
+def as_kept(value: float) -> float:
+    """Return a number as a baseline keeps it."""
     return float(f"{value:.{_DIGITS}g}")
 
 
@@ -434,7 +439,7 @@ class _Reader:
     def _value(self, rule: Rule, number: object, unit: str, where: str) -> float | None:
         if number is None:
             return None
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= 1e300:
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= _MOST_VALUE:
             raise ConfigError(f"{where} is {number!r}, which was not measured", hint=_HINT)
         converted = convert(float(number), unit, rule.unit, where=where)
         largest = KNOWN[rule.metric].largest(rule.stat)

@@ -70,6 +70,8 @@ class LoadDocument:
         self._arms = _typed(data, "arms", list)
         self._speedup = _typed(data, "speedup", dict)
         _check_distinct(self._arms, "arms")
+        if self._speedup and not self._arms:
+            raise ConfigError("load report: it has a speed-up, and no arm that was measured", hint=_HINT)
         self._planned = _planned(_typed(data, "plan", dict))
         self.partial = _typed(data, "partial", bool)
         self.degraded = _typed(data, "degraded", bool)
@@ -90,7 +92,11 @@ class LoadDocument:
     @property
     def profile(self) -> str:
         """Of the deployment; ``openai`` is another server."""
-        return str(_mapping(self.data.get("deployment") or {}, "deployment").get("profile", ""))
+        return str(self._deployment.get("profile", ""))
+
+    @property
+    def _deployment(self) -> Mapping[str, Any]:
+        return _mapping(self.data.get("deployment") or {}, "deployment")
 
     def measured(self, told: Told) -> Measured:
         """Return what the run was to measure.
@@ -107,6 +113,8 @@ class LoadDocument:
         return Measured(
             told=told,
             compared=compared and not self.data.get("search"),
+            # The control of an OpenAI-compatible server is the same target without speculation.
+            against_another=self.profile != "openai" and bool(self._deployment.get("control")),
             pairs=_typed(plan, "pairs", int) if "pairs" in plan else LEAST_PAIRS,
             concurrency=tuple(point.concurrency for point in self._planned if point.concurrency is not None),
         )
@@ -294,8 +302,9 @@ class LoadDocument:
         if point.rate is None:
             found = self._speedup.get(point.key)
             return None if found is None else _mapping(found, "speedup")
-        _check_distinct(self.data.get("open_loop") or [], "open_loop")
-        for entry in self.data.get("open_loop") or ():
+        rates = _typed({"open_loop": [], **self.data}, "open_loop", list)
+        _check_distinct(rates, "open_loop")
+        for entry in rates:
             data = _mapping(entry, "open_loop")
             if _measured(data).key == point.key:
                 return data

@@ -21,7 +21,6 @@ from specdeploy.report.numbers import told_apart
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdeploy.gate.baseline import Baseline
     from specdeploy.gate.document import LoadDocument
     from specdeploy.gate.evidence import Evidence
     from specdeploy.gate.outcome import Status
@@ -40,7 +39,7 @@ def weigh_engines(rule: Rule, document: LoadDocument, evidence: Evidence) -> tup
     elif rule.reference is None:
         found = _against_limit(rule, value)
     else:
-        found = _against_baseline(rule, value, document, evidence.baseline)
+        found = _against_baseline(rule, value, document, evidence)
     return (decided(found),)
 
 
@@ -58,9 +57,11 @@ def _against_limit(rule: Rule, value: float) -> RuleVerdict:
     return _verdict(rule, "pass" if holds else "fail", value, limit, words)
 
 
-def _against_baseline(rule: Rule, value: float, document: LoadDocument, baseline: Baseline | None) -> RuleVerdict:
+def _against_baseline(rule: Rule, value: float, document: LoadDocument, evidence: Evidence) -> RuleVerdict:
+    baseline = evidence.baseline
     if baseline is None:
-        words = f"is {amount(value, rule.unit)}, and there is no baseline to compare with; {UPDATE} makes one"
+        at = evidence.baseline_at or "no file"
+        words = f"is {amount(value, rule.unit)}, and there is no baseline ({at}) to compare with; {UPDATE} makes one"
         return _verdict(rule, "not_measured", value, None, words)
     other = [
         field

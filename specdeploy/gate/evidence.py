@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 CONFIDENCE: Final = 0.95
 BASELINE_RUNS: Final = 5
+#: What a float can tell from being certain.
+_SUREST: Final = 1 - 1e-13
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,6 +25,8 @@ class Evidence:
         smoke: The content of ``smoke.json``; None when there is none.
 
         baseline: What earlier runs measured; None when there is none.
+
+        baseline_at: Where the baseline is looked for.
 
         requests: The raw records of the load test; None when they are not there.
 
@@ -39,6 +43,7 @@ class Evidence:
 
     smoke: Mapping[str, Any] | None = None
     baseline: Baseline | None = None
+    baseline_at: str = ""
     requests: RecordTable | None = None
     baseline_runs: int = BASELINE_RUNS
     confidence: float = CONFIDENCE
@@ -48,7 +53,7 @@ class Evidence:
 
     def at_this_look(self, confidence: float) -> float:
         """Return how sure this look has to be, where a single one would have to be as sure as that."""
-        return 1 - (1 - confidence) * self.share
+        return min(1 - (1 - confidence) * self.share, _SUREST)
 
 
 NOTHING_ELSE: Final = Evidence()

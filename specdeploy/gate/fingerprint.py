@@ -123,4 +123,5 @@ def _engine(engine: object) -> str:
 def _text(value: object) -> str:
     if value is None or value in ("", [], {}):
         return ABSENT
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+    plain = isinstance(value, str) and value.isprintable()
+    return str(value) if plain else json.dumps(value, ensure_ascii=False, sort_keys=True)

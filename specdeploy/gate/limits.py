@@ -16,7 +16,7 @@ from specdeploy.gate.outcome import RuleVerdict, amount, place_of
 from specdeploy.gate.requests import claimed_share, count_requests, is_claim
 from specdeploy.gate.resources import CURES
 from specdeploy.gate.rules import LOSSLESS
-from specdeploy.gate.weighing import Weighing, decided
+from specdeploy.gate.weighing import AMONG_OTHERS, Weighing, decided
 from specdeploy.report.numbers import told_apart
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ _STORED_CONFIDENCE: Final = 0.975
 _MOST_SHOWN: Final = 6
 #: What the speed-up is the ratio of.
 _THROUGHPUT: Final = "output_token_throughput"
-#: Why what is wrong by itself does not fail yet.
-_AMONG_OTHERS: Final = "but among all that is decided here chance may explain it (p = {:.2g})"
 _OF_ERRORS: Final = ("error_rate", "error_request_count", "request_count")
 
 
@@ -138,7 +136,7 @@ def _claim_words(
     if adjusted <= 1 - confidence:
         return "fail", f"too many for {part} of all requests {sure}", None
     if p <= 1 - confidence:
-        return "undecided", f"too many for {part} of all requests, {_AMONG_OTHERS.format(adjusted)}", None
+        return "undecided", f"too many for {part} of all requests, {AMONG_OTHERS.format(adjusted)}", None
     more = more_needed(count, share, confidence)
     needed = "more than can be sent" if more is None else f"{more:,} more"
     return "undecided", f"and a claim {sure} needs {needed}, all of them within", more
@@ -167,10 +165,16 @@ def _weigh_bounds(
             status = "fail"
         ends = " to ".join("-" if end is None else amount(end, rule.unit) for end in bounds)
         says = {"pass": "lies within", "fail": "lies beyond", "undecided": "does not decide"}[status]
+        after = ""
+        if status == "undecided" and refuted and confidence <= _STORED_CONFIDENCE:
+            says, after = "lies beyond", f", {AMONG_OTHERS.format(adjusted)}"
+        elif status == "undecided" and confidence > _STORED_CONFIDENCE:
+            says = f"is not as sure as it has to be ({100 * confidence:.4g} %), and does not decide"
         wanted = f"{rule.comparison} {amount(rule.limit or 0.0, rule.unit)}"
         where = f"{place_of(rule, point)} is {amount(value, rule.unit)}"
-        reason = f"{where}; without the raw records, its interval {ends} {says} {wanted}."
-        return _verdict(rule, point, status, value, reason, {"ci_low": low, "ci_high": high})
+        reason = f"{where}; without the raw records, its interval {ends} {says} {wanted}{after}."
+        numbers = {"ci_low": low, "ci_high": high, "p": p, "p_adjusted": adjusted}
+        return _verdict(rule, point, status, value, reason, numbers)
 
     return Weighing(settle=settle, advisory=rule.advisory, p=p)
 
@@ -178,8 +182,11 @@ def _weigh_bounds(
 def _interval(document: LoadDocument, evidence: Evidence, point: LoadPoint) -> Interval | None:
     """Return the speed-up with the interval of this look; the one in the document is that of a single look."""
     stored, ratios = document.speedup(point), document.paired_ratios(_THROUGHPUT, point)
-    if stored is None or not ratios or evidence.share == 1:
+    if stored is None or evidence.share == 1:
         return stored
+    if not ratios:
+        # Looked at before, it has to be surer than it says, and of how much there is nothing to reckon with.
+        return dataclasses.replace(stored, ci_low=None, ci_high=None)
     first, confidence = document.control_first(_THROUGHPUT, point), evidence.at_this_look(CONFIDENCE)
     found = paired_ratio(ratios, first, confidence=confidence)
     return Interval(avg=found.avg, ci_low=found.ci_low, ci_high=found.ci_high, pairs=found.pairs, confidence=confidence)
@@ -189,7 +196,8 @@ def _weigh_speedup(rule: Rule, interval: Interval, point: LoadPoint, freedom: in
     where, low, high = place_of(rule, point), interval.ci_low, interval.ci_high
     told = {"ci_low": low, "ci_high": high, "pairs": interval.pairs, "confidence": interval.confidence}
     if low is None or high is None or interval.pairs < 2:
-        reason = f"{where} is {interval.avg:.3f}x from {interval.pairs} usable pair(s): an interval needs two."
+        why = "an interval needs two" if interval.pairs < 2 else "their ratios are not there to be looked at again"
+        reason = f"{where} is {interval.avg:.3f}x from {interval.pairs} usable pair(s): {why}."
         return decided(_open_for_more(_verdict(rule, point, "undecided", interval.avg, reason, told)))
     worst, best = (low, high) if rule.wants_more else (high, low)
     p = _chance_of_ratio(rule, interval, low, high, freedom)
@@ -202,7 +210,7 @@ def _weigh_speedup(rule: Rule, interval: Interval, point: LoadPoint, freedom: in
             # Each end of the interval is wrong with half of what the whole is.
             status = "fail" if _reaches(adjusted, (1 - interval.confidence) / 2) else "undecided"
             says = "lies entirely on the wrong side of"
-            after = "" if status == "fail" else f", {_AMONG_OTHERS.format(adjusted)}"
+            after = "" if status == "fail" else f", {AMONG_OTHERS.format(adjusted)}"
         found = f"{where} is {interval.avg:.3f}x; its interval {low:.3f}x to {high:.3f}x"
         numbers = {**told, "p": p, "p_adjusted": adjusted}
         reason = f"{found} {says} {rule.limit:g}x{after}."

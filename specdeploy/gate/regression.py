@@ -12,10 +12,11 @@ meanwhile, by Student's t (`bench.abba`, the same numbers as the interval of the
 chance can do: the new value is tested against the prediction limit of one more run, ``mean +- t s sqrt(1 + 1/n)``
 (Hahn and Meeker 1991, section 4.7), at its worse end. That limit is exact for normally distributed days. Days are not:
 now and then one is much slower than the rest, which lies all at the worse end, and no five of them tell how skewed they
-are. So no more than `SHARE_OF_ALPHA` of the rate of false alarms is spent on that end: simulated with the skew of
-exponential noise, a limit at the whole rate of 5 % raises 9 %, one at half of it 6 %, and this one 4.6 % at most with
-3 to 20 days (1.5 % where they are normal). The price is power: ``make bench`` has both. The usual alternative, three
-times the scaled median absolute deviation, has no p-value to correct for several rules, and no constant rate of errors.
+are. So p-values are calibrated (`_calibrated`): simulated with the skew of exponential noise, a normal limit at 5 %
+raises 9 % of false alarms and one at 0.5 % still 2.7, so that p = 0.015 of Student's t counts as 0.05, and what is
+smaller as the less small the more days there are. Normal days then raise 1.5 %. The price is power: ``make bench`` has
+both. The usual alternative, three times the scaled median absolute deviation, has no p-value to correct for several
+rules, and no constant rate of errors.
 
 Changes are compared as logarithms, in which twice and half are equally far; where a value is 0, as they are.
 """
@@ -37,8 +38,9 @@ Decision: TypeAlias = Literal["pass", "fail", "blurred", "unproven"]
 
 #: A comparison that would not show a regression of so many times what is allowed does not pass.
 RESOLUTION: Final = 2.0
-#: Of the rate of false alarms, what a normal prediction limit may spend so that one of skewed days keeps within all.
-SHARE_OF_ALPHA: Final = 0.3
+#: Student's p of a run against others that is raised by this share of skewed days at most, whatever their number.
+_STUDENTS_P: Final = 0.015
+_SKEWED_P: Final = 0.05
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,7 @@ class Change:
 
         half: Half of the width of the interval, on that scale: what chance explains, one-sided.
 
-        p: Probability of such a shift or a worse one, were nothing changed; against runs larger by `SHARE_OF_ALPHA`.
+        p: Probability of such a shift or a worse one, were nothing changed; against runs calibrated for skewed days.
     """
 
     worse: float
@@ -125,9 +127,27 @@ def of_runs(
     centre, n = float(old.mean()), len(runs)
     limit = _log_allowed(allowed, higher_is_better) if logarithm else allowed * centre
     error = float(old.std(ddof=1)) * math.sqrt(1 + 1 / n)
-    change = _change(sign * (new - centre), error, n - 1, limit, 1 - SHARE_OF_ALPHA * (1 - confidence))
+    change = _change(sign * (new - centre), error, n - 1, limit, 1 - _students(1 - confidence, n - 1))
     worse = _share(change.shift, sign) if logarithm else _relative(change.shift, centre)
-    return dataclasses.replace(change, worse=worse, p=min(change.p / SHARE_OF_ALPHA, 1.0))
+    return dataclasses.replace(change, worse=worse, p=_calibrated(change.p, n - 1))
+
+
+def _calibrated(p: float, freedom: int) -> float:
+    """Return what Student's p of one more run comes to where days are skewed: a share that is not exceeded.
+
+    ``0.05 (p / 0.015) ** b``, with b from 0.9 of three days to 0.43 of twenty: simulated with days and runs of
+    exponential noise, such p-values are at or below a in no more than a of runs, for a from 0.1 down to 0.001.
+    """
+    return float(min(_SKEWED_P * (p / _STUDENTS_P) ** _slope(freedom), 1.0))
+
+
+def _students(p: float, freedom: int) -> float:
+    """Return the p of Student's t that is calibrated to a p."""
+    return float(_STUDENTS_P * (p / _SKEWED_P) ** (1 / _slope(freedom)))
+
+
+def _slope(freedom: int) -> float:
+    return 0.36 + 1.4 / (freedom + 0.6)
 
 
 def centre_of(runs: Sequence[float]) -> float:

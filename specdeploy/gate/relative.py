@@ -7,13 +7,14 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.abba import mean_log
-from specdeploy.gate.baseline import ALIKE, UPDATE, differing_words
+from specdeploy.gate.baseline import ALIKE, UPDATE, as_kept, differing_words
 from specdeploy.gate.defaults import LEAST_PAIRS
 from specdeploy.gate.fingerprint import differences, fingerprint_of
 from specdeploy.gate.limits import not_measured, other_loads
 from specdeploy.gate.outcome import RuleVerdict, amount, place_of
 from specdeploy.gate.regression import centre_of, decide, of_pairs, of_runs
-from specdeploy.gate.weighing import Weighing, decided
+from specdeploy.gate.rules import may_be_paired
+from specdeploy.gate.weighing import AMONG_OTHERS, Weighing, decided
 
 if TYPE_CHECKING:
     from specdeploy.bench.records import LoadPoint
@@ -99,22 +100,25 @@ def _with_baseline(
     if value is None:
         return not_measured(rule, document, point)
     if baseline is None:
-        early = _early(rule, point, "not_measured", f"There is no baseline to compare with; {UPDATE} makes one.")
+        where = evidence.baseline_at or "no file"
+        early = _early(
+            rule, point, "not_measured", f"There is no baseline ({where}) to compare with; {UPDATE} makes one."
+        )
     elif other := differences(fingerprint_of(document.data), baseline.fingerprint):
         early = _early(rule, point, "not_comparable", f"Not measured alike: {differing_words(other)}; {ALIKE}.")
-    elif not runs:
-        early = _early(rule, point, "not_measured", f"{where} is not in the baseline's runs of other days.")
     elif len(runs) < needed:
         adds = f"{UPDATE} adds one that was measured on another day"
         reason = f"{where} has baseline runs of {len(runs)} other day(s), and {needed} are needed; {adds}."
-        early = _early(rule, point, "undecided", reason)
+        early = _early(rule, point, "undecided" if runs else "not_measured", reason)
     if early is not None:
         return dataclasses.replace(early, value=value)
-    confidence = evidence.at_this_look(evidence.confidence)
+    # The run is rounded as those of the baseline are. More of it makes nothing sharper, so what chance explains is not
+    # more at a later look.
+    rounded, confidence = as_kept(value), evidence.confidence
     return _Comparison(
         rule=rule,
         point=point,
-        change=of_runs(value, runs, higher_is_better=rule.wants_more, allowed=rule.allowed, confidence=confidence),
+        change=of_runs(rounded, runs, higher_is_better=rule.wants_more, allowed=rule.allowed, confidence=confidence),
         value=value,
         reference=centre_of(runs),
         source="the baseline",
@@ -136,7 +140,8 @@ def _weighed(one: _Comparison, p: float, confidence: float) -> RuleVerdict:
     worse_by = one.reference - one.value if rule.wants_more else one.value - one.reference
     floored = rule.floor > 0 and worse_by <= rule.floor
     status: Status = "pass" if floored else _STATUS[decision]
-    why = f"no more than the floor of {amount(rule.floor, rule.unit)}" if floored else _why(decision, one, p)
+    alone = decision == "unproven" and change.p <= 1 - confidence
+    why = f"no more than the floor of {amount(rule.floor, rule.unit)}" if floored else _why(decision, one, p, alone)
     return RuleVerdict(
         rule=rule,
         status=status,
@@ -163,13 +168,17 @@ def _share(worse: float) -> str:
     return f"{size} {'worse' if worse > 0 else 'better'}"
 
 
-def _why(decision: Decision, one: _Comparison, p: float) -> str:
+def _why(decision: Decision, one: _Comparison, p: float, alone: bool) -> str:
     allowed, blur = f"{one.rule.allowed * 100:.4g} %", math.expm1(min(one.change.half, 700.0))
-    more = "More pairs would tell" if one.source == "the control" else "Compare in pairs, or allow more"
+    if one.source == "the control":
+        more = "More pairs would tell"
+    else:
+        more = "Compare in pairs, or allow more" if may_be_paired(one.rule) else "Allow more"
     return {
         "pass": f"within the {allowed} that are allowed",
         "fail": f"more than the {allowed} that are allowed and than chance explains (p = {p:.2g})",
-        "unproven": f"more than the {allowed} that are allowed, and chance may explain it (p = {p:.2g}). {more}",
+        "unproven": f"more than the {allowed} that are allowed, "
+        f"{AMONG_OTHERS.format(p) if alone else f'and chance may explain it (p = {p:.2g})'}. {more}",
         "blurred": f"but chance alone explains about {blur * 100:.2g} %, so twice the {allowed} that are allowed would "
         f"not have shown. {more}",
     }[decision]

@@ -61,7 +61,7 @@ def least_pairs(verdict: Verdict, pairs: int) -> int:
     """
     least, confidence = LEAST_PAIRS, 1 - (1 - verdict.confidence) / 2
     for one in verdict.rules:
-        seen = one.numbers.get("kept", 0) + one.numbers.get("over", 0)
+        seen = one.numbers.get("fewest_requests", one.numbers.get("kept", 0) + one.numbers.get("over", 0))
         if seen and not one.rule.advisory and is_claim(one.rule):
             needed = more_needed(Count(kept=0, over=0), claimed_share(one.rule), confidence)
             least = max(least, math.ceil(pairs * (needed or 0) / seen))

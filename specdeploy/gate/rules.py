@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 Comparison: TypeAlias = Literal["<=", ">=", "<", ">"]
 Reference: TypeAlias = Literal["baseline", "control"]
 
-_SHAPE: Final = "metric[.statistic][@load][#arm] comparison number[unit], or metric[.statistic]: number%"
+_SHAPE: Final = (
+    "[advisory:] metric[[category]][.statistic][@load][#arm] <=, >=, < or > number[unit], or metric...: number% "
+    "[of control] [floor number[unit]]"
+)
 _NUMBER: Final = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RULE: Final = re.compile(
     rf"""\s*(?P<metric>\w+)
@@ -63,6 +66,9 @@ _MOST_LOST: Final = 0.99
 #: What no run comes near, by what a unit measures and in its base unit: a week, a pebibyte; else a billion.
 _OUT_OF_REACH: Final = {"time": 604_800.0, "bytes": 2.0**50}
 _BILLION: Final = 1e9
+#: What is counted in whole errors, and what may be a little of it.
+_COUNTED: Final = {"error_rate": "1%", "error_request_count": "1"}
+_SPEEDUP: Final = "speedup"
 #: Of a concurrency.
 _MOST_DIGITS: Final = 9
 _RATE: Final = re.compile(r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)/s", re.ASCII)
@@ -216,6 +222,9 @@ def _absolute(rule: Rule, match: re.Match[str], metric: Metric) -> Rule:
     limit = convert(float(match["number"]), match["unit"] or rule.unit, rule.unit, where=f"gate rule {rule.text!r}")
     _check_limit(limit, metric, rule.stat, rule.text)
     _check_decides(match["comparison"], limit, metric.largest(rule.stat), rule.text)
+    if not limit and rule.metric == _SPEEDUP:
+        # A ratio of speeds is more than 0.
+        raise ConfigError(f"gate rule {rule.text!r}: every run breaks it", hint="Write a limit that decides something.")
     _check_reached(rule, limit)
     return dataclasses.replace(rule, limit=limit)
 
@@ -270,7 +279,7 @@ def _check_kept(rule: Rule) -> None:
     """Refuse relative rules on what the reference cannot have, which could never be decided."""
     where = f"gate rule {rule.text!r}"
     if rule.reference == "control":
-        if rule.metric not in PAIRED or rule.stat != "avg" or rule.category is not None or rule.arm != SPECULATION:
+        if not may_be_paired(rule):
             hint = f"Those are {', '.join(PAIRED)}, of all prompts; compare others with a baseline."
             raise ConfigError(f"{where}: the arms are not compared by that, pair by pair", hint=hint)
         if rule.floor:
@@ -288,6 +297,11 @@ def _check_kept(rule: Rule) -> None:
         raise ConfigError(f"{where}: a baseline does not keep that of a category", hint=hint)
 
 
+def may_be_paired(rule: Rule) -> bool:
+    """Say whether what a rule is about can be compared with the control, pair by pair."""
+    return rule.metric in PAIRED and rule.stat == "avg" and rule.category is None and rule.arm == SPECULATION
+
+
 def parse_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
     """Read all rules of a gate.
 
@@ -297,9 +311,25 @@ def parse_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
     rules = tuple(parse_rule(text) for text in texts)
     if not rules:
         raise ConfigError("the gate has no rules", hint="List at least one under gate.rules, e.g. 'error_rate <= 0'.")
+    for at, rule in enumerate(rules):
+        _check_counted(rule)
+        if dataclasses.replace(rule, text="") in (dataclasses.replace(one, text="") for one in rules[:at]):
+            raise ConfigError(
+                f"gate rule {rule.text!r} stands twice", hint="Each costs the others sharpness; say it once."
+            )
     if all(rule.advisory for rule in rules):
         raise ConfigError("all rules of the gate are advisory", hint="Without a rule that decides, everything passes.")
     return rules
+
+
+def _check_counted(rule: Rule) -> None:
+    """Refuse to compare a few errors with none: no spread of a baseline says how many there are by chance."""
+    if rule.reference and rule.metric in _COUNTED and not rule.floor:
+        little = _COUNTED[rule.metric]
+        raise ConfigError(
+            f"gate rule {rule.text!r}: a single error more than in a baseline without any would fail",
+            hint=f"Give it a limit, such as {rule.metric} <= {little}, or a floor: '{rule.text} floor {little}'.",
+        )
 
 
 def _metric(name: str, text: str) -> Metric:

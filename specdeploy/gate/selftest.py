@@ -127,8 +127,8 @@ def require_sense(rule: Rule, slowdown: float, *, pairs: int, open_loop: bool) -
         )
     if share <= rule.allowed:
         raise ConfigError(
-            f"{where}: answers that take {percent(slowdown)} longer are {percent(share)} of {rule.metric}, no more "
-            f"than the {percent(rule.allowed)} that are allowed",
+            f"{where}: answers that take {percent(slowdown)} longer make {rule.metric} worse by {percent(share)}, no "
+            f"more than the {percent(rule.allowed)} that are allowed",
             hint="Give a larger --slowdown, or allow less in the rule.",
         )
     if pairs < LEAST_PAIRS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from typing import TYPE_CHECKING, Final
 
 from specdeploy.errors import ConfigError
@@ -56,7 +57,10 @@ def convert(value: float, unit: str, to_unit: str, *, where: str) -> float:
     if dimension != to_dimension:
         fitting = ", ".join(_units_like(to_unit))
         raise ConfigError(f"{where}: {unit!r} is not a unit of what is measured in {to_unit}", hint=f"Use {fitting}.")
-    return value * factor / to_factor
+    converted = value * factor / to_factor
+    if not math.isfinite(converted):
+        raise ConfigError(f"{where}: {value:g} {unit} is more than anything is", hint="Write an ordinary number.")
+    return converted
 
 
 def _units_like(unit: str) -> tuple[str, ...]:

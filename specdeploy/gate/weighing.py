@@ -8,7 +8,7 @@ correction: a bad build gets through only if the very rule that it breaks lets i
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from specdeploy.family import holm
 from specdeploy.gate.outcome import distrusted, worst_of
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
     from specdeploy.gate.document import LoadDocument
     from specdeploy.gate.outcome import RuleVerdict
+
+
+#: Why what would fail by itself does not yet.
+AMONG_OTHERS: Final = "but among all that is decided here chance may explain it (p = {:.2g})"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,4 +60,13 @@ def settled(weighed: Sequence[Sequence[Weighing]], document: LoadDocument) -> tu
         ps = holm([one.p for one in tested if one.p is not None])
         adjusted |= {id(one): p for one, p in zip(tested, ps, strict=True)}
     verdicts = ([one.settle(adjusted.get(id(one), 1.0)) for one in loads] for loads in weighed)
-    return tuple(distrusted(worst_of(loads), document) for loads in verdicts)
+    return tuple(distrusted(_of_all(loads), document) for loads in verdicts)
+
+
+def _of_all(loads: Sequence[RuleVerdict]) -> RuleVerdict:
+    """Return the worst verdict of a rule, with the fewest requests that any of its loads had."""
+    worst = worst_of(loads)
+    counted = [one.numbers["kept"] + one.numbers["over"] for one in loads if "kept" in one.numbers]
+    if len(counted) < 2:
+        return worst
+    return dataclasses.replace(worst, numbers={**worst.numbers, "fewest_requests": min(counted)})

@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
-from specdeploy.errors import ConfigError, SpecdeployError
+from specdeploy.errors import CannotDecide, ConfigError, SpecdeployError
 from specdeploy.pipeline import measure
 from specdeploy.pipeline.gate_rules import check_rules
 from specdeploy.pipeline.gating import baseline_path
 from specdeploy.pipeline.outputs import (
+    FolderBusy,
     NotKept,
     discard,
     keep_verdict,
@@ -78,12 +79,11 @@ class GateFiles:
         ):
             if path is None:
                 continue
-            already = what_is(path.resolve(), place.reports) or taken.setdefault(path.resolve(), option)
-            if already != option:
-                raise ConfigError(f"{option}: {path} is the file of {already}", hint="name another file")
+            _require_free(path, option, place.reports, taken)
             require_writable(path, option)
             require_ours(path, option, beginning, kind)
         if self.step_summary is not None:
+            _require_free(self.step_summary, STEP_SUMMARY, place.reports, taken)
             require_appendable(self.step_summary, STEP_SUMMARY)
 
     def write(self, gate: Mapping[str, Any], load: Mapping[str, Any] | None, *, name: str) -> tuple[str, ...]:
@@ -106,6 +106,18 @@ class GateFiles:
         return tuple(words for words in said if words)
 
 
+def _require_free(path: Path, option: str, reports: Path, taken: dict[Path, str]) -> None:
+    """Refuse a file that is another one's, and note that it is taken."""
+    try:
+        resolved = path.resolve()
+    except (OSError, RuntimeError) as error:
+        # A link to itself, which older Pythons have no system error for.
+        raise ConfigError(f"{option}: {path} cannot be written: {error}", hint="name another file") from error
+    already = what_is(resolved, reports) or taken.setdefault(resolved, option)
+    if already != option:
+        raise ConfigError(f"{option}: {path} is the file of {already}", hint="name another file")
+
+
 def judge(
     loaded: LoadedConfig,
     rules: Iterable[str],
@@ -115,9 +127,10 @@ def judge(
 ) -> dict[str, Any]:
     """Judge the last load test, keep the verdict in every way that was asked for, and return ``gate.json``.
 
-    Where nothing can be judged, for want of a load test, by a damaged document or a server that is not there, the
-    files and ``gate.json`` say so: none is left that an earlier run wrote. A rule or a file's name that the user has
-    to mend is found before anything is read, and leaves them as they are.
+    Where nothing can be judged, for want of a load test, by a damaged document, a server that is not there, a signal
+    or a bug of ours, the files and ``gate.json`` say so: none is left that an earlier run wrote. Of a gate that
+    measures on and is stopped they have its last look. A rule or a file's name that the user has to mend, or another
+    command that measures into the folder, is found before anything is read, and leaves them as they are.
 
     Args:
         loaded: The configuration.
@@ -141,16 +154,45 @@ def judge(
     given = tuple(rules)
     said: tuple[str, ...] = ()
     check_rules(loaded, given)
+    place = workspace(loaded)
+    before = _signature(place.gate_json)
     try:
         document = gate(loaded, given)
     except NotKept as error:
         document, said = error.document, (error.message,)
+    except FolderBusy:
+        raise
     except SpecdeployError as error:
         _say_unjudged(loaded, files, on_document, error)
         raise
-    load = read_document(workspace(loaded).load_json)
+    except Exception as error:
+        bug = SpecdeployError(f"the gate failed: {type(error).__name__}: {error}", hint="Please report it.")
+        _say_unjudged(loaded, files, _ignore, bug)
+        raise
+    except BaseException:
+        # A signal: only what is kept has to be right, and soon.
+        if _signature(place.gate_json) == before:
+            _say_unjudged(loaded, files, _ignore, CannotDecide("the gate was stopped before it judged anything"))
+        else:
+            looked = read_document(place.gate_json) or {}
+            files.write(looked, read_document(place.load_json), name=loaded.config.name)
+        raise
+    load = read_document(place.load_json)
     on_document(document, (*said, *files.write(document, load, name=loaded.config.name)))
     return document
+
+
+def _signature(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from the one that takes its place; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _ignore(document: Mapping[str, Any], said: tuple[str, ...]) -> None:
+    del document, said
 
 
 def _say_unjudged(

@@ -19,6 +19,7 @@ from specdeploy.gate.rules import LOSSLESS
 from specdeploy.gate.verdict import evaluate
 from specdeploy.pipeline.loading import known_differences
 from specdeploy.pipeline.record_files import reading_records
+from specdeploy.pipeline.report_files import what_is
 from specdeploy.pipeline.subject import read_document
 from specdeploy.pipeline.workspace import workspace
 from specdeploy.system.clock import SystemClock
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from specdeploy.gate.rules import Rule
 
 _SHOWN: Final = 3
+#: Within so many bytes a baseline says what it is.
+_BEGINNING: Final = 256
 
 
 def preflight(loaded: LoadedConfig, rules: Sequence[Rule]) -> None:
@@ -71,6 +74,7 @@ def evidence_for(
         yield Evidence(
             smoke=read_document(place.smoke_json) if lossless else None,
             baseline=read_baseline(loaded) if _relative(rules) else None,
+            baseline_at=loaded.config.gate.baseline,
             requests=None if records is None else stack.enter_context(reading_records(records, load)),
             baseline_runs=wanted.baseline_runs,
             confidence=wanted.confidence,
@@ -124,7 +128,8 @@ def _records(loaded: LoadedConfig, load: Mapping[str, Any]) -> Path | None:
         raise ConfigError(f"load report: its records are in {name!r}, not in a file beside it", hint="Measure again.")
     path = workspace(loaded).reports / name
     # What is there, and is no file, is refused as it is read.
-    return path if path.exists() else None
+    with explained(path):
+        return path if path.exists() else None
 
 
 def baseline_path(loaded: LoadedConfig) -> Path:
@@ -173,12 +178,38 @@ def update_baseline(loaded: LoadedConfig, *, label: str = "", reset: bool = Fals
     load = read_document(path)
     if load is None:
         raise CannotDecide(f"there is no {path}: nothing has been measured", hint="run `specdeploy load` first")
+    if reset:
+        _require_replaceable(loaded)
     now = dt.datetime.fromisoformat(SystemClock().now_iso())
     baseline = with_run(None if reset else read_baseline(loaded), LoadDocument(load), label=label, now=now)
     with explained(baseline_path(loaded)):
         # Half of a surrogate pair, which some server may say, is no UTF-8; written out it is JSON all the same.
         write_atomic(baseline_path(loaded), render_baseline(baseline).encode("utf-8", "backslashreplace"))
     return baseline
+
+
+def _require_replaceable(loaded: LoadedConfig) -> None:
+    """Refuse to begin a new baseline in the place of what is none, such as the configuration.
+
+    Raises:
+        ConfigError: Something else is there.
+    """
+    path = baseline_path(loaded)
+    already = what_is(path.resolve(), workspace(loaded).reports)
+    try:
+        require_regular(path)
+        with path.open("rb") as file:
+            beginning = file.read(_BEGINNING)
+    except FileNotFoundError:
+        beginning = b""
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="gate.baseline names the file.") from error
+    # A damaged one has to be replaceable, and begins as ours do.
+    if already or (beginning.strip() and b'"gate-baseline"' not in beginning):
+        raise ConfigError(
+            f"gate.baseline: {path} is {f'the file of {already}' if already else 'there, and is no baseline'}",
+            hint="name another file as gate.baseline, or move this one away",
+        )
 
 
 def require_baseline(loaded: LoadedConfig) -> Baseline:

@@ -172,9 +172,8 @@ def misfit(loaded: LoadedConfig, document: Mapping[str, Any], control: Addresses
 def known_differences(loaded: LoadedConfig, document: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
     """Return in which fields of its fingerprint a deployment is known to be another one now than was measured.
 
-    What either does not tell is not known: a machine that only judges has no repository. Of another server than ours,
-    or of a deployment of another name, the configuration says nothing. The load may be another one than it says: a run
-    is judged by its own.
+    What either does not tell is not known: a machine that only judges has no repository. Of another server than ours
+    the configuration says nothing. The load may be another one than it says: a run is judged by its own.
 
     Args:
         loaded: The configuration.
@@ -190,10 +189,9 @@ def known_differences(loaded: LoadedConfig, document: Mapping[str, Any]) -> tupl
     measured = document.get("deployment")
     if not isinstance(measured, dict) or measured.get("profile") == "openai":
         return ()
-    if measured.get("name") != loaded.config.name:
-        return ()
     found = differences(fingerprint_of(document), fingerprint_of({"deployment": configured(loaded)}))
-    return tuple(one for one in found if ABSENT not in one[1:])
+    named = ("name", str(measured.get("name") or ABSENT), loaded.config.name)
+    return tuple(one for one in (named, *found) if ABSENT not in one[1:] and one[1] != one[2])
 
 
 def other_control(document: Mapping[str, Any]) -> str:
@@ -204,7 +202,11 @@ def other_control(document: Mapping[str, Any]) -> str:
     """
     measured = document.get("deployment")
     control = measured.get("control") if isinstance(measured, dict) else None
-    return str(control.get("server") or control.get("name") or "another server") if isinstance(control, dict) else ""
+    if not isinstance(control, dict):
+        return ""
+    said = str(control.get("server") or control.get("name") or "another server")
+    # Anybody's words: no line of a log may begin with them.
+    return said if said.isprintable() else repr(said)
 
 
 def go_on(

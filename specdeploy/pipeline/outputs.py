@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+class FolderBusy(EnvironmentFault):
+    """Another command measures into the report folder; what lies there is its, and is not to be touched."""
+
+
 class NotKept(EnvironmentFault):
     """A verdict could not be written where it is kept; it is known all the same, and can be shown.
 
@@ -93,13 +97,13 @@ def alone_in(reports: Path) -> Iterator[None]:
 
     Raises:
         ConfigError: The folder cannot be made.
-        EnvironmentFault: Another one measures into it.
+        FolderBusy: Another one measures into it.
     """
     with contextlib.ExitStack() as held:
         with explained(reports):
             free = held.enter_context(folder_locked_if_free(reports))
         if not free:
-            raise EnvironmentFault(
+            raise FolderBusy(
                 f"another command is just measuring into {reports}",
                 hint="wait until it has ended, or give this one a folder of its own: --set report.path=FOLDER",
             )

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from specdeploy.bench.driver import INTERRUPTED_BY_USER
 from specdeploy.bench.further import Earlier, pairs_of
 from specdeploy.errors import CannotDecide, ConfigError, ServerFault
 from specdeploy.gate.repeats import beyond_help, least_pairs, more_pairs
@@ -201,6 +203,8 @@ def gate_until(
         require_writable(path, "report.path")
     if not measuring.begun():
         measuring.begin()
+        if _read(loaded).get("stop_reason") == INTERRUPTED_BY_USER:
+            raise KeyboardInterrupt
     looks: list[Look] = []
     # By the clock, and not by the last look: a part that was lost took its time, too.
     keep = functools.partial(_kept, loaded, budget_s, lambda: clock.monotonic() - began_s)
@@ -211,7 +215,7 @@ def gate_until(
         pairs = pairs_of(load)
         ended = _ended(verdict)
         least = least_pairs(verdict, pairs)
-        more = 0 if ended else more_pairs(pairs, float(load["duration_s"]), budget_s - spent_s, least=least)
+        more = 0 if ended else more_pairs(pairs, _duration_s(load), budget_s - spent_s, least=least)
         looks.append(
             Look(
                 number=verdict.look,
@@ -228,6 +232,18 @@ def gate_until(
         keep(verdict, looks, "stopped")
         if why := _measured_more(measuring, more):
             return keep(verdict, looks, f"measuring more ended early: {why}")
+
+
+def _duration_s(load: Mapping[str, Any]) -> float:
+    """Return how long a load test took.
+
+    Raises:
+        ConfigError: It does not say.
+    """
+    told = load.get("duration_s")
+    if isinstance(told, bool) or not isinstance(told, (int, float)) or not 0 <= told < math.inf:
+        raise ConfigError(f"load report: duration_s is {told!r}, not seconds", hint="measure again")
+    return float(told)
 
 
 def _ended(verdict: Verdict) -> str:

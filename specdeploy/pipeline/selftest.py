@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from specdeploy.bench.driver import INTERRUPTED_BY_USER, build_request
 from specdeploy.bench.schedule import kv_reuse_findings
 from specdeploy.bench.wire.held import HeldWire
-from specdeploy.errors import ServerFault
+from specdeploy.errors import ConfigError, ServerFault
 from specdeploy.gate.evidence import Evidence
 from specdeploy.gate.rules import parse_rules
 from specdeploy.gate.selftest import (
@@ -89,6 +89,10 @@ def selftest(
     plan = plan_of(loaded, **AGAINST_ANOTHER)
     settings = plan.settings
     require_sense(parsed, slowdown, pairs=settings.pairs, open_loop=settings.shape != "closed")
+    planned = {block.point.key: str(block.point) for block in plan.blocks}
+    if parsed.point is not None and parsed.point.key not in planned:
+        loads = ", ".join(planned.values())
+        raise ConfigError(f"gate rule {rule!r}: that load is not planned", hint=f"The loads are {loads}.")
     path = workspace(loaded).reports / f"{FOLDER}.json"
     for file in (path, *_Runs.files(loaded)):
         require_writable(file, "report.path")

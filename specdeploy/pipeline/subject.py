@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: The largest file of prompts: three times ShareGPT's, which is read as a whole.
 _MOST_BYTES: Final = 2 * 2**30
+#: No count, size or time that is measured comes near.
+_MOST_WHOLE: Final = 10**24
 #: By which NVIDIA's images of Triton say which they are.
 _IMAGE_VARIABLES: Final = ("NVIDIA_TRITON_SERVER_VERSION", "NVIDIA_BUILD_ID")
 
@@ -151,6 +153,14 @@ def _check_file(path: Path, what: str) -> None:
         )
 
 
+def _ordinary(digits: str) -> int:
+    """Read a whole number that a float can hold, as all are that are measured."""
+    number = int(digits)
+    if abs(number) >= _MOST_WHOLE:
+        raise ValueError(f"a whole number of {len(digits)} digits")
+    return number
+
+
 def read_document(path: Path) -> dict[str, Any] | None:
     """Return the JSON object of a file; None when there is no file.
 
@@ -159,7 +169,8 @@ def read_document(path: Path) -> dict[str, Any] | None:
     """
     try:
         require_regular(path)
-        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique_keys)
+        text = path.read_text(encoding="utf-8")
+        document = json.loads(text, object_pairs_hook=unique_keys, parse_int=_ordinary)
     except FileNotFoundError:
         return None
     except OSError as error:

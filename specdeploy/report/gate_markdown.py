@@ -46,6 +46,8 @@ def _verdict(gate: Mapping[str, Any], load: Mapping[str, Any]) -> Iterator[str]:
     count = sum(gate_outcome.standing(rule) == "passed" for rule in rules)
     passed = f"{count} of {len(rules)} rules passed" if rules else "no rule was judged"
     yield f"{_name(load)}{passed}, exit code {escape(str(gate.get('exit_code')))}."
+    if control := gate_outcome.named_control(gate):
+        yield f"The control was another server: {code(control)}"
     if rules:
         yield table(_RULES, map(_rule, rules), right=("Measured", "Limit"))
     said = gate_outcome.complaint(gate)

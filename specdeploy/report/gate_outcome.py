@@ -36,7 +36,7 @@ def unjudged(why: SpecdeployError, *, created: str) -> dict[str, Any]:
         created: When, in ISO 8601.
     """
     return {
-        "schema_version": "1.0",
+        "schema_version": "1.2",
         "kind": "gate",
         "created": created,
         "status": NOTHING_MEASURED if why.exit_code == EXIT_CANNOT_DECIDE else ERROR,
@@ -45,6 +45,13 @@ def unjudged(why: SpecdeployError, *, created: str) -> dict[str, Any]:
         "reason": why.message,
         "hint": why.hint,
     }
+
+
+def named_control(gate: Mapping[str, Any]) -> str:
+    """Return what ``gate.json`` says of another server that was the control; empty where it was the target alone."""
+    known = gate.get("fingerprint")
+    said = known.get("control", "-") if isinstance(known, dict) else "-"
+    return "" if said == "-" else str(said)
 
 
 def words(status: object) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.metrics import METRICS
 from specdeploy.bench.records import CONTROL, SPECULATION
+from specdeploy.report.gate_outcome import named_control
 from specdeploy.report.model import (
     arm_metrics,
     arms,
@@ -134,7 +135,9 @@ def gate_table(gate: Mapping[str, Any]) -> str:
     verdict = f"gate: {STATUS[gate['status']]} (exit code {gate['exit_code']})"
     # A load test that failed leaves the one before.
     measured = [f"measured {one_line(str(gate['measured_at']))}"] if gate.get("measured_at") else []
-    return _lines((table, *reasons, *measured, verdict))
+    control = named_control(gate)
+    against = [f"the control was another server: {one_line(control)}"] if control else []
+    return _lines((table, *reasons, *against, *measured, verdict))
 
 
 def up_summary(documents: Mapping[str, Any], *, report: str) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 
 from specdeploy.bench.intervals import percentile_interval, share_interval
 from specdeploy.bench.paired import paired_ratio
+from specdeploy.family import holm
 from specdeploy.gate.claims import Count, is_claimed
 from specdeploy.gate.regression import decide, of_pairs, of_runs
 from specdeploy.gate.repeats import share_of
@@ -118,6 +119,38 @@ def baseline_rates(noise: str, loss: float, repeats: int = REPEATS, days: int = 
     return _shares(seen, repeats)
 
 
+def several_rates(
+    noise: str, loss: float, repeats: int = REPEATS, *, days: int = 0, rules: int = 4
+) -> dict[str, float]:
+    """Return the share of each verdict of a gate with several rules, of which the first is of what lost a share.
+
+    Args:
+        noise: Of which each rule's measurements have their own.
+
+        loss: Share of the throughput that the first one lost.
+
+        repeats: Gates.
+
+        days: Of the baseline; 0 compares in pairs.
+
+        rules: How many.
+    """
+    worst_first = ("fail", "unproven", "blurred", "pass")
+    rng, seen = np.random.default_rng(SEED), Counter()
+    for _ in range(repeats):
+        losses = [loss, *[0.0] * (rules - 1)]
+        changes = [_against_days(rng, noise, lost, days) if days else _in_pairs(rng, noise, lost) for lost in losses]
+        ps = holm([change.p for change in changes])
+        found = {decide(change, p, CONFIDENCE) for change, p in zip(changes, ps, strict=True)}
+        seen[next(verdict for verdict in worst_first if verdict in found)] += 1
+    return _shares(seen, repeats)
+
+
+def _in_pairs(rng: np.random.Generator, noise: str, loss: float) -> Change:
+    found = pairs(rng, NOISES[noise], loss)
+    return of_pairs(*found, higher_is_better=True, allowed=ALLOWED, confidence=CONFIDENCE)
+
+
 def baseline_coverage(noise: str, repeats: int = REPEATS) -> float:
     """Return how often the prediction interval of one more day, of both ends, holds it."""
     changes = _against_baseline(noise, 0.0, repeats, DAYS)
@@ -125,11 +158,16 @@ def baseline_coverage(noise: str, repeats: int = REPEATS) -> float:
 
 
 def _against_baseline(noise: str, loss: float, repeats: int, days: int) -> Iterator[Change]:
-    rng, draw = np.random.default_rng(SEED), NOISES[noise]
+    rng = np.random.default_rng(SEED)
     for _ in range(repeats):
-        runs = np.exp(draw(rng, days + 1) * SESSION + draw(rng, days + 1) * RUN)
-        value = float(runs[-1]) * (1 - loss)
-        yield of_runs(value, runs[:-1].tolist(), higher_is_better=True, allowed=ALLOWED, confidence=CONFIDENCE)
+        yield _against_days(rng, noise, loss, days)
+
+
+def _against_days(rng: np.random.Generator, noise: str, loss: float, days: int) -> Change:
+    draw = NOISES[noise]
+    runs = np.exp(draw(rng, days + 1) * SESSION + draw(rng, days + 1) * RUN)
+    value = float(runs[-1]) * (1 - loss)
+    return of_runs(value, runs[:-1].tolist(), higher_is_better=True, allowed=ALLOWED, confidence=CONFIDENCE)
 
 
 def threshold_rates(noise: str, loss: float, repeats: int = REPEATS) -> float:
@@ -186,6 +224,7 @@ def repeated_claims(share: float, n: int, repeats: int = REPEATS) -> float:
 def rows(repeats: int = REPEATS) -> list[tuple[str, float]]:
     """Return the rates, for a rule that allows 5 %."""
     found, upto = [], f"repeated, {PAIRS} to {PAIRS << (LOOKS - 1)} pairs"
+    few, several = max(repeats // 10, 1), max(repeats // 4, 1)
     for noise in NOISES:
         found += [
             (f"gate, {PAIRS} pairs, {noise}: false alarms", paired_rates(noise, 0.0, repeats)["fail"]),
@@ -205,9 +244,22 @@ def rows(repeats: int = REPEATS) -> list[tuple[str, float]]:
             (f"gate, {DAYS} days, {noise}: coverage of 97 %", baseline_coverage(noise, repeats)),
             (f"gate, 10 days, {noise}: false alarms", baseline_rates(noise, 0.0, repeats, 10)["fail"]),
             (f"gate, 10 days, {noise}: 20 % worse caught", baseline_rates(noise, 0.20, repeats, 10)["fail"]),
+            (f"gate, {PAIRS} pairs, 4 rules, {noise}: false alarms", several_rates(noise, 0.0, several)["fail"]),
+            (f"gate, {PAIRS} pairs, 4 rules, {noise}: passed", several_rates(noise, 0.0, several)["pass"]),
+            (
+                f"gate, {PAIRS} pairs, 4 rules, {noise}: 10 % worse in one caught",
+                several_rates(noise, 0.10, several)["fail"],
+            ),
+            (
+                f"gate, {PAIRS} pairs, 4 rules, {noise}: 15 % worse in one caught",
+                several_rates(noise, 0.15, several)["fail"],
+            ),
+            (
+                f"gate, 10 days, 5 rules, {noise}: false alarms",
+                several_rates(noise, 0.0, several, days=10, rules=5)["fail"],
+            ),
             (f"threshold alone, {DAYS} days, {noise}: false alarms", threshold_rates(noise, 0.0, repeats)),
         ]
-    few = max(repeats // 10, 1)
     found += [
         (f"p{at} of {n}, order statistics: coverage of 95 %", percentile_coverage(at, n, few))
         for at, n in ((50, 30), (50, 200), (90, 100), (95, 200), (99, 500), (99, 2000))

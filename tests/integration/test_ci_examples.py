@@ -52,7 +52,8 @@ def command_lines(script: str) -> Iterator[list[str]]:
                 if command[:1] == ["specdeploy"]:
                     yield command
                 command = []
-            else:
+            elif word not in {"$RESET", "$RESET_BASELINE"}:
+                # Those are empty where nobody asks for a new baseline.
                 command.append(word)
 
 
@@ -229,6 +230,47 @@ def test_a_baseline_begins_on_the_base_branch(tmp_path: Path, code: int, joins: 
     assert (f'"{code}"' in condition) == joins
     assert "github.event_name == 'push'" in condition
     assert "success()" not in condition
+
+
+@pytest.mark.parametrize(
+    ("curl", "code", "kept"),
+    [
+        ('printf answer > "$output"; printf 200', 0, "answer"),
+        ('printf "no such job" > "$output"; printf 404', 0, None),
+        ('printf "try later" > "$output"; printf 503', 4, None),
+        ("echo cannot resolve >&2; exit 6", 6, None),
+    ],
+)
+def test_a_baseline_that_cannot_be_fetched_is_not_begun_anew(tmp_path: Path, curl: str, code: int, kept) -> None:
+    """On GitLab: the job ends there, and the one of the last pipeline stays. Only one that never was begins."""
+    lines = yaml.safe_load(GITLAB.read_text())["specdeploy-gpu"]["script"]
+    script = "\n".join(lines[: next(at for at, line in enumerate(lines) if "specdeploy doctor" in line)])
+    program = tmp_path / "curl"
+    program.write_text(f'#!/bin/bash\nwhile [ "$1" != --output ]; do shift; done\noutput=$2\n{curl}\n')
+    program.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CI_DEFAULT_BRANCH": "main"}
+    words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+    done = subprocess.run(words, env=environment, cwd=tmp_path, timeout=20, check=False)
+    baseline = tmp_path / "baseline" / "gate-baseline.json"
+
+    assert done.returncode == code
+    assert (baseline.read_text() if baseline.exists() else None) == kept
+
+
+def test_a_baseline_is_begun_anew_on_demand_only(tmp_path: Path) -> None:
+    """By hand, on the base branch, after what it was measured with has changed."""
+    (workflow,) = (yaml.safe_load(path.read_text()) for path in GITHUB if "gpu" in path.name)
+    step = next(step for step in workflow["jobs"]["performance"]["steps"] if step.get("id") == "baseline")
+    lines = yaml.safe_load(GITLAB.read_text())["specdeploy-gpu"]["script"]
+    script = next(line for line in lines if "baseline update" in line)
+    branch = {"CI_COMMIT_BRANCH": "main", "CI_DEFAULT_BRANCH": "main", "CI_COMMIT_SHA": "1a2b"}
+    for asked in ("", "--reset"):
+        expected = f"gate baseline update --label 1a2b{' --reset' if asked else ''}\n"
+        (tmp_path / "calls").unlink(missing_ok=True)
+        assert carried_out(f"code=3\n{script}", tmp_path, 0, RESET_BASELINE=asked, **branch) == (0, expected)
+        (tmp_path / "calls").unlink()
+        assert carried_out(step["run"], tmp_path, 0, RESET=asked, GITHUB_SHA="1a2b") == (0, expected)
+    assert step["env"]["RESET"] == "${{ inputs.reset_baseline && '--reset' || '' }}"
 
 
 def test_every_command_of_the_page_exists() -> None:

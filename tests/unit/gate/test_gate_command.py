@@ -22,7 +22,7 @@ from tests.unit.gate.test_gate_relative import run
 RUN, PLAN = Simulator().run(LoadSettings(concurrency=(1,), requests=8))
 LOAD = build_load_report(RUN, PLAN, CONTEXT)
 CONFIG = """\
-name: tiny
+name: smollm2
 target: {checkpoint: target}
 draft: {checkpoint: draft}
 gate:

@@ -31,7 +31,7 @@ ERRORS, STEPS, ALIVE = (
 )
 FASTER, SOONER = "speedup@1 >= 1.0", "request_latency: 10% of control"
 CONFIG = DeployConfig(name="tiny", target=ModelConfig(checkpoint="a"), draft=DraftConfig(checkpoint="b"))
-MINIMAL = "name: tiny\ntarget: {checkpoint: a}\ndraft: {checkpoint: b}\n"
+MINIMAL = "name: smollm2\ntarget: {checkpoint: a}\ndraft: {checkpoint: b}\n"
 
 
 def with_load(**changes) -> DeployConfig:
@@ -161,3 +161,16 @@ def test_the_rules_of_a_recipe_are_on_what_it_measures(recipe: Path) -> None:
     assert fixed_by(config) == "" or not config.load.compare
     for metric, rule in (("speedup", FASTER), ("spec_decode_acceptance_length", STEPS)):
         assert metric not in asked or rule in usual
+
+
+def test_a_release_need_not_be_faster_than_the_last_one(tmp_path: Path) -> None:
+    """Where another deployment is the control, the default asks how much slower it is; of a bare target it does not."""
+    path = tmp_path / "specdeploy.yaml"
+    path.write_text(MINIMAL)
+    loaded = load_config(path, {}, {})
+    against = {**CLOSED, "deployment": {**CLOSED["deployment"], "control": {"server": "old:8000"}}}
+    foreign = {**against, "deployment": {**against["deployment"], "profile": "openai"}}
+
+    assert "output_token_throughput: 5% of control" in [rule.text for rule in rules_of(loaded, against)]
+    assert any(rule.metric == "speedup" for rule in rules_of(loaded, CLOSED))
+    assert any(rule.metric == "speedup" for rule in rules_of(loaded, foreign))

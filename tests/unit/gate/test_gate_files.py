@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specdeploy.bench.shards import Shard
+from specdeploy.cli import Interrupted
 from specdeploy.cli import run as run_command
 from specdeploy.config.load import load_config
-from specdeploy.pipeline import exporting, selftest
+from specdeploy.pipeline import exporting, gating, selftest
 from specdeploy.pipeline.measure import report
+from specdeploy.pipeline.outputs import alone_in, keep_verdict
 from specdeploy.pipeline.report_files import what_is
 from specdeploy.pipeline.shards import Generator
 from specdeploy.pipeline.smoke_results import other_place, own_place
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 LOAD = load_report()
 CONFIG = """\
 ## Gate of a tiny pair
-name: tiny
+name: smollm2
 target: {checkpoint: target}
 draft: {checkpoint: draft}
 gate: {rules: [error_rate <= 0]}
@@ -234,3 +236,92 @@ def test_a_misspelt_command_line_changes_nothing(mistake: tuple[str, str]) -> No
 
     assert run_command(["gate", *OUTPUTS, *mistake]) == 2
     assert [Path(name).read_text() for name in WRITTEN] == before
+
+
+@pytest.mark.parametrize(
+    ("ending", "exit_code", "words"),
+    [
+        (KeyboardInterrupt(), 130, "the gate was stopped before it judged anything"),
+        (Interrupted(), 143, "the gate was stopped before it judged anything"),
+        (ZeroDivisionError("a bug"), 70, "the gate failed: ZeroDivisionError: a bug"),
+    ],
+)
+def test_a_gate_that_is_stopped_or_breaks_leaves_nothing_green(
+    ending: BaseException, exit_code: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a signal, or a bug of ours."""
+    assert run_command(["gate", *OUTPUTS]) == 0
+
+    def ends(*_: object) -> None:
+        raise ending
+
+    monkeypatch.setattr(gating, "judged", ends)
+    assert run_command(["gate", *OUTPUTS]) == exit_code
+    kind, code = ("error", 70) if exit_code == 70 else ("not_measured", 3)
+    require_red(kind, words, code)
+
+
+def test_a_gate_that_is_stopped_while_it_measures_on_has_its_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the files as well: what was open is, and an earlier pass is gone."""
+    assert run_command(["gate", *OUTPUTS]) == 0
+    look = json.loads(Path("reports/gate.json").read_text())
+    look |= {"status": "undecided", "exit_code": 3, "repeats": {"ended": "stopped", "looks": []}}
+    look["rules"][0] |= {"status": "undecided", "reason": "too few requests."}
+
+    def stopped(*_: object) -> None:
+        keep_verdict(Path("reports/gate.json").absolute(), look)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gating, "judged", stopped)
+    assert run_command(["gate", *OUTPUTS]) == 130
+    assert json.loads(Path("reports/gate.json").read_text()) == look
+    assert "too few requests" in Path("j.xml").read_text()
+    assert "too few requests" in Path("m.md").read_text()
+
+
+def test_a_gate_that_another_one_keeps_out_touches_nothing() -> None:
+    """What lies in the folder is the other one's (4)."""
+    assert run_command(["gate", *OUTPUTS]) == 0
+    before = [Path(name).read_bytes() for name in WRITTEN]
+
+    with alone_in(Path("reports").absolute()):
+        assert run_command(["gate", *OUTPUTS, "--repeat-until", "5s"]) == 4
+    assert [Path(name).read_bytes() for name in WRITTEN] == before
+
+
+@pytest.mark.parametrize("name", ["reports/load.json", "gate-baseline.json", "specdeploy.yaml"])
+def test_the_page_of_a_job_is_none_of_our_files(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is added to it would damage them."""
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", name)
+    before = Path("reports/load.json").read_bytes()
+
+    assert run_command(["gate", "--format", "github"]) == 2
+    assert f"GITHUB_STEP_SUMMARY: {name} is the file of" in capsys.readouterr().err
+    assert Path("reports/load.json").read_bytes() == before
+    assert not Path("gate-baseline.json").exists()
+
+
+def test_a_link_to_itself_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """Refused with its name, and not with a traceback."""
+    Path("loop").symlink_to("loop")
+
+    assert run_command(["gate", "--markdown", "loop"]) == 2
+    assert "--markdown: loop cannot be" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["specdeploy.yaml", "reports/load.json", "notes.txt"])
+def test_a_new_baseline_takes_the_place_of_no_other_file(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The configuration, results, somebody's notes: --reset is about baselines, also damaged ones."""
+    Path("notes.txt").write_text("mine")
+    before = Path(name).read_bytes()
+
+    assert run_command(["gate", "baseline", "update", "--reset", "--set", f"gate.baseline={name}"]) == 2
+    assert "gate.baseline: " in capsys.readouterr().err
+    assert Path(name).read_bytes() == before
+    assert run_command(["gate", "baseline", "update"]) == 0
+    whole = Path("gate-baseline.json").read_text()
+    Path("gate-baseline.json").write_text(whole[: len(whole) // 2])
+    assert run_command(["gate", "baseline", "update", "--reset"]) == 0
+    assert Path("gate-baseline.json").read_text() == whole

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from specdeploy.gate.regression import decide, of_pairs, of_runs
-from tests.bench.gate import NOISES, baseline_coverage, baseline_rates, paired_coverage, paired_rates
+from tests.bench.gate import (
+    NOISES,
+    baseline_coverage,
+    baseline_rates,
+    paired_coverage,
+    paired_rates,
+    several_rates,
+)
 
 RATIOS = (0.91, 0.93, 0.88, 0.95, 0.90)
 
@@ -141,3 +148,24 @@ def test_the_interval_of_pairs_covers_what_it_says(noise: str) -> None:
 def test_the_interval_of_one_more_day_covers_what_it_says(noise: str) -> None:
     """Within 2 points of 97 %, less what chance does to 3000 of them."""
     assert 0.945 <= baseline_coverage(noise, repeats=3000) <= 0.99
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize(("days", "rules"), [(5, 4), (10, 5), (20, 10)])
+def test_several_rules_against_a_baseline_raise_no_more_false_alarms_than_one(noise, days, rules) -> None:
+    """Whatever the days are distributed like: what is calibrated holds where many rules share the rate of errors."""
+    alarms = several_rates(noise, 0.0, 1500, days=days, rules=rules)["fail"]
+
+    # 1500 gates at 5 % give 75 on average, and more than 95 about once in 100 times.
+    assert alarms * 1500 <= 95
+
+
+def test_what_is_calibrated_is_students_where_it_was_asked_for() -> None:
+    """At 0.05 it is Student's 0.015, whatever the number of days; below that more, and never above 1."""
+    for days in (3, 5, 10, 30):
+        runs = np.exp(np.random.default_rng(1).normal(0, 0.05, days)).tolist()
+        centre, spread = np.log(runs).mean(), np.log(runs).std(ddof=1) * math.sqrt(1 + 1 / days)
+        at = float(stats.t.isf(0.015, days - 1))
+        change = of_runs(math.exp(centre + at * spread), runs, higher_is_better=False, allowed=0.05, confidence=0.95)
+        assert change.p == pytest.approx(0.05)
+        assert change.half == pytest.approx(at * spread)

@@ -297,3 +297,30 @@ def test_ratios_that_cannot_be_trusted_are_an_error(ratios) -> None:
     for rule in ("output_token_throughput@1: 5% of control", "speedup@1 >= 1"):
         with pytest.raises(ConfigError):
             judge(rule, load)
+
+
+def test_a_run_is_rounded_as_its_baseline_is() -> None:
+    """The same run on six days is no regression, whatever its seventh digit; nor is a baseline that never varies."""
+    same = baseline((1.0,) * 5)
+    for rule in ("request_latency: 0%", "request_latency.p99: 0%", "output_token_throughput#control: 0%"):
+        assert judge(rule, run(9), baseline=same).status == "pass", rule
+
+
+def test_a_look_makes_no_baseline_blurred() -> None:
+    """More of the load sharpens no comparison with other days, so what passes at once passes at any look."""
+    rules, load = ["request_latency: 5%"], run(9)
+    alone = judge(rules, load).rules[0]
+    later = judge(rules, load, look=3, share=0.125).rules[0]
+
+    assert alone.status == later.status == "pass"
+    assert alone.numbers["half_width"] == later.numbers["half_width"]
+
+
+def test_what_would_fail_alone_says_so_among_others() -> None:
+    """By more than chance explains for one rule, and not for all of them."""
+    load = run(9, request_latency=1.09)
+    others = ["request_throughput#control: 5%", "time_to_first_token: 5%", "inter_token_latency: 5%"]
+    among = judge(["request_latency@1: 5%", *others], load).rules[0]
+
+    assert among.status == "undecided"
+    assert "but among all that is decided here chance may explain it" in among.reason

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -142,3 +144,16 @@ def test_measuring_on_raises_no_more_false_alarms_and_catches_more(noise: str) -
 def test_looking_again_claims_no_more_of_a_percentile_that_is_not_kept() -> None:
     """Under 5 % over all looks."""
     assert repeated_claims(0.9, 50, repeats=1000) < 0.05
+
+
+def test_the_load_with_the_fewest_requests_says_how_many_pairs_are_needed() -> None:
+    """Of a rule under several loads one is the worst, and another may have too few requests to be claimed."""
+    run, plan = Simulator().run(LoadSettings(concurrency=(1, 4), requests=4, pairs=3))
+    few = [record for record in run.records if record.concurrency != 4 or record.pair < 1 or not record.counts]
+    run = dataclasses.replace(run, records=tuple(few))
+    load, requests = build_load_report(run, plan, CONTEXT), table_of(run.records)
+    evidence = Evidence(requests=requests, share=0.5)
+    verdict = evaluate(parse_rules(["request_latency.p99 <= 60s"]), load, evidence)
+
+    assert verdict.rules[0].numbers["fewest_requests"] == 4
+    assert least_pairs(verdict, pairs=3) == -(-437 * 3 // 4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -142,17 +144,17 @@ def test_a_gate_of_advice_alone_is_an_error() -> None:
         ("error_rate <= -1%", "never negative", "0 or more"),
         ("speedup >= -2", "never negative", "0 or more"),
         ("speedup >= 1e999", "not a finite number", "ordinary"),
-        ("speedup >= nan", "malformed", "metric[.statistic]"),
-        ("speedup >= inf", "malformed", "metric[.statistic]"),
-        ("speedup = 1", "malformed", "metric[.statistic]"),
-        ("speedup >= 1.5 >= 1", "malformed", "metric[.statistic]"),
-        ("speedup", "malformed", "metric[.statistic]"),
+        ("speedup >= nan", "malformed", "[.statistic]"),
+        ("speedup >= inf", "malformed", "[.statistic]"),
+        ("speedup = 1", "malformed", "[.statistic]"),
+        ("speedup >= 1.5 >= 1", "malformed", "[.statistic]"),
+        ("speedup", "malformed", "[.statistic]"),
         ("request_latency: 5", "not in %", "request_latency: 5%"),
         ("request_latency: 5ms", "not in %", "request_latency: 5%"),
         ("request_latency: -5%", "-5 % worse", "from 0 to 1000"),
         ("request_latency: 1e999%", "1e999 % worse", "from 0 to 1000"),
         ("request_throughput: 100%", "100 % worse", "from 0 to 99"),
-        ("request_latency: nan%", "malformed", "metric[.statistic]"),
+        ("request_latency: nan%", "malformed", "[.statistic]"),
         ("request_latency: 5% of yesterday", "no reference 'yesterday'", "baseline"),
         ("request_latency: 5% floor 1 tokens", "not a unit", "ms"),
         ("request_latency: 5% floor -1ms", "the floor is -1", "0 or more"),
@@ -182,7 +184,7 @@ def test_a_gate_of_advice_alone_is_an_error() -> None:
         ("gpu_memory_used.p99 <= 1GB", "unknown statistic 'p99'", "avg, max"),
         ("gpu_memory_used[code] <= 1GB", "all prompts together", "Categories have"),
         ("gpu_memory <= 1GB", "unknown metric", "'gpu_memory_used'"),
-        ("", "malformed", "metric[.statistic]"),
+        ("", "malformed", "[.statistic]"),
     ],
 )
 def test_a_wrong_rule_is_refused_with_the_cure(text: str, said: str, hinted: str) -> None:
@@ -294,3 +296,25 @@ def test_short_names_of_other_tools_are_understood(name: str, key: str) -> None:
     rule = parse_rule(f"{name}.p99@4 <= 1s")
 
     assert (rule.metric, rule.selector, rule.limit) == (key, f"{key}.p99", 1000)
+
+
+@pytest.mark.parametrize("metric", ["error_rate", "error_request_count"])
+def test_errors_are_compared_with_a_baseline_above_a_floor_only(metric: str) -> None:
+    """A single one is infinitely more than none, and no spread of a baseline without any says what chance does."""
+    with pytest.raises(ConfigError, match="a single error more") as caught:
+        parse_rules([f"{metric}: 5%"])
+    (cure,) = re.findall(r"'(.*)'", caught.value.hint)
+    assert parse_rules([cure])[0].floor > 0
+
+
+def test_a_rule_stands_once() -> None:
+    """Twice it would only cost the others sharpness; how it is written makes no difference."""
+    with pytest.raises(ConfigError, match=r"'speedup@1>=1\.50' stands twice"):
+        parse_rules(["speedup@1 >= 1.5", "error_rate <= 0", "speedup@1>=1.50"])
+    parse_rules(["speedup@1 >= 1.5", "speedup@4 >= 1.5", "advisory: speedup@1 >= 1.5"])
+
+
+def test_a_speedup_is_more_than_nothing() -> None:
+    """No run keeps such a rule."""
+    with pytest.raises(ConfigError, match="every run breaks it"):
+        parse_rules(["speedup <= 0"])

@@ -74,7 +74,7 @@ def test_how_much_worse_a_slowdown_makes_a_metric() -> None:
         (
             "output_token_throughput: 14% of control",
             {},
-            "15 % longer are 13 % of output_token_throughput, no more than",
+            "15 % longer make output_token_throughput worse by 13 %, no more than",
         ),
         ("request_latency: 15% of control", {}, "no more than the 15 % that are allowed"),
         (RULE, {"pairs": 4}, "load.pairs is 4"),

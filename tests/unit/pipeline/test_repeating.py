@@ -23,7 +23,7 @@ from tests.unit.bench.fakes import FakeClock
 from tests.unit.bench.simulated import CONTEXT, Simulator
 
 CONFIG = """\
-name: tiny
+name: smollm2
 target: {checkpoint: target}
 draft: {checkpoint: draft}
 load: {pairs: 2, requests: 5}
