@@ -20,9 +20,10 @@ MARGIN: Final = 0.03
 #: Tokens of a trial, and as many more for each request that is decoded at once.
 _TRIAL_TOKENS: Final = 48
 _TRIAL_TOKENS_EACH: Final = 16
-#: How many trials' tokens are decoded before the first one, and from one to the next.
+#: How many trials' tokens are decoded before the first one, and after one that turned it; and after one that did not,
+#: so many times as many as before it, up to a most.
 _FIRST: Final = 4
-_LEAST: Final = 32
+_LONGER: Final = 4
 _MOST: Final = 128
 #: How many times as slow as usual a trial is given up as lost.
 _LOST: Final = 1.3
@@ -62,7 +63,7 @@ class _Range:
 
     def again_later(self) -> None:
         """Wait longer for the next trial, since this one brought no news."""
-        self.since, self.wait = 0, min(max(4 * self.wait, _LEAST), _MOST)
+        self.since, self.wait = 0, min(_LONGER * self.wait, _MOST)
 
 
 @dataclasses.dataclass
@@ -145,7 +146,7 @@ def _wanted(requests: int) -> int:
 def _is_lost(trial: _Trial) -> bool:
     """Say whether a trial is so much slower that the rest of it would only cost time."""
     usual, tried = trial.of.paces[not trial.speculates].token_s, trial.pace.token_s
-    enough = trial.pace.tokens >= trial.wanted / 8
+    enough = trial.pace.tokens >= trial.wanted / 4
     return enough and usual is not None and tried is not None and tried > _LOST * usual
 
 
@@ -154,7 +155,8 @@ def _decide(trial: _Trial) -> None:
     usual, tried = here.paces[not trial.speculates].token_s, trial.pace.token_s
     here.paces[trial.speculates] = trial.pace
     if usual is not None and tried is not None and tried * (1 + MARGIN) < usual:
-        here.speculates, here.since, here.wait = trial.speculates, 0, _LEAST
+        # What it was turned by may have been a moment: the other way has its chance soon.
+        here.speculates, here.since, here.wait = trial.speculates, 0, _FIRST
     else:
         here.speculates = not trial.speculates
         here.again_later()

@@ -93,6 +93,7 @@ class RequestPolicy:
         self._tried = 0
         self._pause_tokens = _PAUSE_TOKENS
         self._paused_for = 0
+        self._draft_has_read = False
         # Of the round under way, if it has begun: how many requests there were, whether it has drafts, whether all
         # others went that way.
         self._requests = 0
@@ -132,7 +133,10 @@ class RequestPolicy:
             if not shared.adaptive:
                 # Nobody asks what would be learnt.
                 return
-            if self._speculates:
+            # The first draft after a round without reads what it has not seen, the whole prompt at first: that is no
+            # part of a round, as it is none of the target's.
+            reads, self._draft_has_read = self._speculates and not self._draft_has_read, self._speculates
+            if self._speculates and not reads:
                 shared.costs(self._requests).add(drafted=drafted, draft_s=draft_s, verify_s=target_s)
             if drafted:
                 self._acceptance.add(drafted=drafted, accepted=accepted)
@@ -143,7 +147,7 @@ class RequestPolicy:
                 seconds=draft_s + target_s,
                 tokens=tokens,
                 requests=self._requests,
-                alike=self._alike,
+                alike=self._alike and not reads,
             )
 
     def failed(self) -> None:
