@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import subprocess
 
 CONFIG = """\
-name: tiny
+name: smollm2
 target: {checkpoint: target}
 draft: {checkpoint: draft}
 gate: {rules: [error_rate <= 0]}
@@ -75,7 +75,7 @@ def test_a_workflow_is_told_and_gets_its_summary(folder: Path, tmp_path: Path, v
     rule, exit_code, _ = VERDICTS[verdict]
     summary = tmp_path / "summary.md"
     summary.write_text("# Job\n")
-    done = run(folder, "--rule", rule, "--rule", "error_rate <= 0", "--format", "github", summary=summary)
+    done = run(folder, "--rule", rule, "--rule", "error_request_count <= 0", "--format", "github", summary=summary)
 
     commands = [line.split(" ")[0] for line in done.stdout.splitlines() if line.startswith("::")]
     assert done.returncode == exit_code
