@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from specdeploy.bench.metrics import METRICS
 from specdeploy.bench.records import CONTROL, SPECULATION
-from specdeploy.report.gate_outcome import named_control
+from specdeploy.report.gate_outcome import named_control, where
 from specdeploy.report.model import (
     arm_metrics,
     arms,
@@ -122,6 +122,7 @@ def gate_table(gate: Mapping[str, Any]) -> str:
             one_line(rule["rule"]),
             amount(rule["value"], rule["unit"]),
             "-" if rule["limit"] is None else f"{rule['comparison']} {amount(rule['limit'], rule['unit'])}",
+            where(rule),
         )
         for rule in gate["rules"]
     ]
@@ -131,7 +132,7 @@ def gate_table(gate: Mapping[str, Any]) -> str:
         for rule in gate["rules"]
         if rule["status"] != "pass"
     ]
-    table = aligned(("", "rule", "measured", "limit"), rows)
+    table = aligned(("", "rule", "measured", "limit", "load"), rows)
     verdict = f"gate: {STATUS[gate['status']]} (exit code {gate['exit_code']})"
     # A load test that failed leaves the one before.
     measured = [f"measured {one_line(str(gate['measured_at']))}"] if gate.get("measured_at") else []

@@ -110,6 +110,17 @@ def test_the_gate_table_explains_what_did_not_pass() -> None:
     assert text.endswith("gate: NOT MEASURED (exit code 3)")
 
 
+def test_the_gate_table_says_at_which_load_a_rule_was_judged() -> None:
+    """Under several loads it is the worst one, and which that is the rule does not say; and who the control was."""
+    rule = {**DOCUMENTS["gate"]["rules"][0], "rule": "request_latency <= 1s", "concurrency": 4, "rate": None}
+    control = {"control": '{"server": "old:8000"}'}
+    text = gate_table({**DOCUMENTS["gate"], "rules": [rule], "fingerprint": control})
+
+    assert text.splitlines()[0].split()[-1] == "load"
+    assert text.splitlines()[2].endswith("4")
+    assert 'the control was another server: {"server": "old:8000"}' in text
+
+
 def test_the_smoke_table_lists_every_check() -> None:
     """Status, name, time, what was seen; then the counts, and that the server was lost if it was."""
     text = smoke_table(DOCUMENTS["smoke"])
