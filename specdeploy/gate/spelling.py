@@ -42,6 +42,8 @@ def spell_rule(pairs: Sequence[tuple[str, str]]) -> str:
     advisory = values.get("advisory", "false")
     if advisory.lower() not in {"true", "false"}:
         raise ConfigError(f"advisory is {advisory!r}, not true or false", hint=_HINT)
+    if "advisory" in values and values["rule"].strip().startswith(ADVISORY):
+        raise ConfigError(f"advisory is {advisory}, and its rule says {ADVISORY!r} itself", hint="Say it once.")
     head = f"{ADVISORY} " if advisory.lower() == "true" else ""
     tail = f" floor {values['floor']}" if "floor" in values else ""
     return f"{head}{values['rule']}{tail}"

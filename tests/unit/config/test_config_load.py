@@ -361,6 +361,10 @@ def test_a_gate_rule_may_be_a_mapping(load):
     ("rule", "said"),
     [
         ("{rule: a, advisory: perhaps}", "advisory is 'perhaps', not true or false"),
+        (
+            '{rule: "advisory: error_rate <= 0", advisory: false}',
+            "advisory is false, and its rule says 'advisory:' itself",
+        ),
         ("{rule: a, adviser: true}", "'adviser' is not a key of a rule"),
         ("{rule: a, rule: b}", "'rule' stands twice"),
         ("{floor: 1ms}", "and no 'rule'"),
