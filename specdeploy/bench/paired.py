@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from specdeploy.bench.table import RecordTable
 
 CONFIDENCE: Final = 0.95
+#: No logarithm of a bound is larger: a float ends beyond.
+_LARGEST: Final = 700.0
 #: A block by time that was cut short took less than this share of its time.
 _LASTED: Final = 0.9
 _BlockKey: TypeAlias = "tuple[int, Arm]"
@@ -149,8 +151,8 @@ def paired_ratio(
     half = _quantile(confidence, found.freedom) * found.error if found.freedom else None
     return PairedRatio(
         avg=math.exp(found.mean),
-        ci_low=None if half is None else math.exp(found.mean - half),
-        ci_high=None if half is None else math.exp(found.mean + half),
+        ci_low=None if half is None else math.exp(max(found.mean - half, -_LARGEST)),
+        ci_high=None if half is None else math.exp(min(found.mean + half, _LARGEST)),
         pairs=len(ratios),
         excluded=excluded,
         ratios=tuple(float(ratio) for ratio in ratios),

@@ -302,7 +302,7 @@ class LoadDocument:
         if point.rate is None:
             found = self._speedup.get(point.key)
             return None if found is None else _mapping(found, "speedup")
-        rates = _typed({"open_loop": [], **self.data}, "open_loop", list)
+        rates = _typed({"open_loop": self.data.get("open_loop") or []}, "open_loop", list)
         _check_distinct(rates, "open_loop")
         for entry in rates:
             data = _mapping(entry, "open_loop")

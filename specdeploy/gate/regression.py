@@ -136,14 +136,15 @@ def _calibrated(p: float, freedom: int) -> float:
     """Return what Student's p of one more run comes to where days are skewed: a share that is not exceeded.
 
     ``0.05 (p / 0.015) ** b``, with b from 0.9 of three days to 0.43 of twenty: simulated with days and runs of
-    exponential noise, such p-values are at or below a in no more than a of runs, for a from 0.1 down to 0.001.
+    exponential noise, such p-values are at or below a in no more than a of runs, for a from 0.1 down to 0.001. It is
+    never less than Student's own, which is what normal days come to.
     """
-    return float(min(_SKEWED_P * (p / _STUDENTS_P) ** _slope(freedom), 1.0))
+    return max(float(p), min(float(_SKEWED_P * (p / _STUDENTS_P) ** _slope(freedom)), 1.0))
 
 
 def _students(p: float, freedom: int) -> float:
     """Return the p of Student's t that is calibrated to a p."""
-    return float(_STUDENTS_P * (p / _SKEWED_P) ** (1 / _slope(freedom)))
+    return min(float(p), float(_STUDENTS_P * (p / _SKEWED_P) ** (1 / _slope(freedom))))
 
 
 def _slope(freedom: int) -> float:

@@ -224,7 +224,8 @@ def _absolute(rule: Rule, match: re.Match[str], metric: Metric) -> Rule:
     _check_decides(match["comparison"], limit, metric.largest(rule.stat), rule.text)
     if not limit and rule.metric == _SPEEDUP:
         # A ratio of speeds is more than 0.
-        raise ConfigError(f"gate rule {rule.text!r}: every run breaks it", hint="Write a limit that decides something.")
+        verb = "keeps" if rule.wants_more else "breaks"
+        raise ConfigError(f"gate rule {rule.text!r}: every run {verb} it", hint="Write a limit that decides something.")
     _check_reached(rule, limit)
     return dataclasses.replace(rule, limit=limit)
 
@@ -328,7 +329,8 @@ def _check_counted(rule: Rule) -> None:
         little = _COUNTED[rule.metric]
         raise ConfigError(
             f"gate rule {rule.text!r}: a single error more than in a baseline without any would fail",
-            hint=f"Give it a limit, such as {rule.metric} <= {little}, or a floor: '{rule.text} floor {little}'.",
+            hint=f"Give it a limit, such as {rule.metric} <= {little}, or a floor: "
+            f"'{rule.text.partition(' floor ')[0]} floor {little}'.",
         )
 
 

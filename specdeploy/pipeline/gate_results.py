@@ -21,6 +21,7 @@ from specdeploy.pipeline.outputs import (
     require_appendable,
     require_ours,
     require_writable,
+    resolved,
 )
 from specdeploy.pipeline.report_files import what_is
 from specdeploy.pipeline.subject import read_document
@@ -70,7 +71,7 @@ class GateFiles:
         """
         place = workspace(loaded)
         require_writable(place.gate_json, _REPORTS)
-        taken = {baseline_path(loaded).resolve(): "the baseline"}
+        taken = {resolved(baseline_path(loaded), "gate.baseline"): "the baseline"}
         if self.config is not None:
             taken[self.config.resolve()] = "the configuration"
         for option, path, beginning, kind in (
@@ -85,6 +86,12 @@ class GateFiles:
         if self.step_summary is not None:
             _require_free(self.step_summary, STEP_SUMMARY, place.reports, taken)
             require_appendable(self.step_summary, STEP_SUMMARY)
+
+    def discard(self) -> None:
+        """Remove the files, so that none is taken for this run's."""
+        for path in (self.markdown, self.junit):
+            if path is not None:
+                discard(path)
 
     def write(self, gate: Mapping[str, Any], load: Mapping[str, Any] | None, *, name: str) -> tuple[str, ...]:
         """Write the files, each whether or not another can be written; return what went wrong.
@@ -108,12 +115,8 @@ class GateFiles:
 
 def _require_free(path: Path, option: str, reports: Path, taken: dict[Path, str]) -> None:
     """Refuse a file that is another one's, and note that it is taken."""
-    try:
-        resolved = path.resolve()
-    except (OSError, RuntimeError) as error:
-        # A link to itself, which older Pythons have no system error for.
-        raise ConfigError(f"{option}: {path} cannot be written: {error}", hint="name another file") from error
-    already = what_is(resolved, reports) or taken.setdefault(resolved, option)
+    file = resolved(path, option)
+    already = what_is(file, reports) or taken.setdefault(file, option)
     if already != option:
         raise ConfigError(f"{option}: {path} is the file of {already}", hint="name another file")
 
@@ -178,7 +181,13 @@ def judge(
             files.write(looked, read_document(place.load_json), name=loaded.config.name)
         raise
     load = read_document(place.load_json)
-    on_document(document, (*said, *files.write(document, load, name=loaded.config.name)))
+    try:
+        written = files.write(document, load, name=loaded.config.name)
+    except Exception:
+        # What cannot be made of this verdict is not left of an earlier one.
+        files.discard()
+        raise
+    on_document(document, (*said, *written))
     return document
 
 

@@ -18,6 +18,7 @@ from specdeploy.gate.requests import needs_requests
 from specdeploy.gate.rules import LOSSLESS
 from specdeploy.gate.verdict import evaluate
 from specdeploy.pipeline.loading import known_differences
+from specdeploy.pipeline.outputs import resolved
 from specdeploy.pipeline.record_files import reading_records
 from specdeploy.pipeline.report_files import what_is
 from specdeploy.pipeline.subject import read_document
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from specdeploy.gate.rules import Rule
 
 _SHOWN: Final = 3
-#: Within so many bytes a baseline says what it is.
-_BEGINNING: Final = 256
+#: How a baseline begins, up to where it says what it is.
+_BEGINNING: Final = b'{\n  "schema_version": "1.0",\n  "kind": "gate-baseline"'
 
 
 def preflight(loaded: LoadedConfig, rules: Sequence[Rule]) -> None:
@@ -195,17 +196,18 @@ def _require_replaceable(loaded: LoadedConfig) -> None:
         ConfigError: Something else is there.
     """
     path = baseline_path(loaded)
-    already = what_is(path.resolve(), workspace(loaded).reports)
     try:
+        already = what_is(resolved(path, "gate.baseline"), workspace(loaded).reports)
         require_regular(path)
         with path.open("rb") as file:
-            beginning = file.read(_BEGINNING)
+            whole = file.read(4 * MOST_CHARACTERS)
     except FileNotFoundError:
-        beginning = b""
+        whole = b""
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="gate.baseline names the file.") from error
-    # A damaged one has to be replaceable, and begins as ours do.
-    if already or (beginning.strip() and b'"gate-baseline"' not in beginning):
+    # A damaged one has to be replaceable: what says that it is one, or is cut off before it could.
+    ours = b'"gate-baseline"' in whole or _BEGINNING.startswith(whole.strip())
+    if already or not ours:
         raise ConfigError(
             f"gate.baseline: {path} is {f'the file of {already}' if already else 'there, and is no baseline'}",
             hint="name another file as gate.baseline, or move this one away",

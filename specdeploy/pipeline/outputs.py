@@ -59,6 +59,24 @@ def require_writable(path: Path, named_by: str) -> None:
         ) from error
 
 
+def resolved(path: Path, named_by: str) -> Path:
+    """Return where a path leads.
+
+    Args:
+        path: The path.
+
+        named_by: The option or key that names it, for the message.
+
+    Raises:
+        ConfigError: It leads nowhere, as a link to itself does.
+    """
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:
+        # Older Pythons have no system error for it.
+        raise ConfigError(f"{named_by}: {path} cannot be used: {error}", hint="name another file") from error
+
+
 def require_ours(path: Path, named_by: str, beginning: str, kind: str) -> None:
     """Stop when a file is there that is not of the kind that is to take its place: it may be somebody's work.
 

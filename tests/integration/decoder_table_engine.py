@@ -26,6 +26,8 @@ class TritonPythonModel:
         self._is_draft = args["model_name"].endswith("_draft")
         self._model = TableModel(5, int(values["vocab_size"]), 2.0, doubt=0.35 if self._is_draft else 0.0)
         self._fails, self._slow = int(values["fails"]), int(values["slow"])
+        # A test may have a draft that hangs.
+        self._pause_s = float(values.get("pause_s", 0.05)) if self._is_draft else 0.05
         # Drafts that were looked up have no logits.
         self._by_match = bool(values.get("by_match"))
         # What an engine that drafts on its own answers of one call, whatever it was.
@@ -38,7 +40,7 @@ class TritonPythonModel:
     def _answer(self, request):
         tensors = {tensor.name(): tensor.as_numpy().reshape(-1) for tensor in request.inputs()}
         if tensors["input_ids"][0] == self._slow:
-            time.sleep(0.05)
+            time.sleep(self._pause_s)
         try:
             outputs = self._outputs(tensors)
         except EngineFault as error:

@@ -589,6 +589,39 @@ def test_a_draft_that_hangs_loses_its_requests_to_other_workers(triton_runtime, 
     assert numbers["specdeploy_requests_total"] == 1 + len(answers)
 
 
+def test_a_request_whose_time_is_up_does_not_wait_for_the_draft(triton_runtime, tmp_path) -> None:
+    """A draft that hangs longer than the request may take has not failed by that, and the answer comes at once."""
+    deployment = config()
+    with serving(triton_runtime, tmp_path, deployment, pause_s="5") as client:
+        started_s = time.monotonic()
+        last = timed_out(client, "HTTP stream", names.ENSEMBLE, 200_000)
+        took_s = time.monotonic() - started_s
+        numbers = counted(client)
+
+    assert (last["finish_reason"], last["bypass_reason"], last["num_output_tokens"]) == ("timeout", "", 1)
+    assert took_s < 4
+    assert numbers["specdeploy_draft_failures_total"] == 0
+    assert numbers["specdeploy_requests_total"] == 1
+
+
+def test_batches_with_a_row_that_is_refused_harm_nobody(client) -> None:
+    """Many at once: each fails as a whole, while its other rows are decoded, and the server lives on."""
+
+    def one(number: int) -> str:
+        tensors = [
+            Tensor(name="text_input", datatype="BYTES", data=np.array([[PROMPT.encode()]] * 3, object)),
+            Tensor(name="max_tokens", datatype="INT32", data=np.array([[60], [60], [1000]], np.int32)),
+            Tensor(name="seed", datatype="UINT64", data=np.array([[number]] * 3, np.uint64)),
+        ]
+        with pytest.raises(RequestFailed) as refused:
+            list(client.send_tensors(tensors, model=names.BLS))
+        return refused.value.message
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all("(max_seq_len)" in message for message in pool.map(one, range(200)))
+    assert list(client.generate_http(ask()).ids) == reference(PROMPT, 40)
+
+
 def test_adaptive_drafts_change_how_fast_an_answer_comes_and_nothing_else(triton_runtime, tmp_path) -> None:
     """With a schedule and lengths that follow what is measured, answers are the target's; what is pinned is drafted."""
     base = config()

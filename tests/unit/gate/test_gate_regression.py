@@ -169,3 +169,16 @@ def test_what_is_calibrated_is_students_where_it_was_asked_for() -> None:
         change = of_runs(math.exp(centre + at * spread), runs, higher_is_better=False, allowed=0.05, confidence=0.95)
         assert change.p == pytest.approx(0.05)
         assert change.half == pytest.approx(at * spread)
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.75, 0.8, 0.9, 0.9999])
+@pytest.mark.parametrize("days", [3, 8, 20, 30])
+def test_no_confidence_makes_a_limit_that_is_none(days: int, confidence: float) -> None:
+    """All that may be configured; and p is never less than Student's."""
+    runs = np.exp(np.random.default_rng(2).normal(0, 0.05, days)).tolist()
+    change = of_runs(1.2, runs, higher_is_better=False, allowed=0.05, confidence=confidence)
+
+    logs = np.log(runs)
+    students = stats.t.sf((math.log(1.2) - logs.mean()) / (logs.std(ddof=1) * math.sqrt(1 + 1 / days)), days - 1)
+    assert 0 <= change.half < math.inf
+    assert students * (1 - 1e-9) <= change.p <= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -175,6 +176,35 @@ def test_a_time_limit_that_is_none_is_refused(wrong) -> None:
     """With the value."""
     with pytest.raises(RequestError, match=r"timeout is .*whole number of microseconds"):
         time_limit_s(Asking(parameters=f'{{"timeout": {wrong}}}'))
+
+
+def test_a_negative_time_limit_of_grpc_is_refused() -> None:
+    """It arrives as a very large number."""
+    with pytest.raises(RequestError, match="timeout is 18446744073709551615"):
+        time_limit_s(Asking(2**64 - 1))
+
+
+def test_nobody_is_asked_after_the_final_response() -> None:
+    """Which another row may send at any moment: Triton 2.51 would die of the question."""
+    asked = threading.Event()
+
+    class Slow(Sender):
+        """Takes a while to say whether its client has gone, and must not have ended meanwhile."""
+
+        def is_cancelled(self) -> bool:
+            """Ask."""
+            asked.set()
+            threading.Event().wait(0.05)
+            assert not self.sent
+            return False
+
+    slow = Slow()
+    reply = Reply(slow, rows=2)
+    failing = threading.Thread(target=lambda: asked.wait(60) and reply.fail("refused", 1))
+    failing.start()
+    assert reply.ended() == ""
+    failing.join(60)
+    assert (len(slow.sent), reply.ended()) == (1, "cancelled")
 
 
 def test_a_request_whose_time_is_up_ends() -> None:

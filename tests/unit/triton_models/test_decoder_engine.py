@@ -101,9 +101,9 @@ def test_a_draft_that_is_gone_or_wrong_is_a_fault(model, said) -> None:
 
 def test_a_draft_that_has_not_answered_earlier_calls_is_a_fault() -> None:
     """As one that answers with an error is; what was taken over meanwhile is none, and goes through."""
-    watch, end, lost = CallWatch(0.01, most=1), threading.Event(), threading.Event()
+    watch, end, lost = CallWatch(most=1), threading.Event(), threading.Event()
     triton_stub.MODELS["draft"] = lambda _: end.wait() and {}
-    hangs = draft(in_time=lambda call: watch(call, lambda _: lost.set()))
+    hangs = draft(in_time=lambda call: watch(call, lambda _: lost.set(), 0.01))
 
     def hang() -> None:
         with pytest.raises(TakenOverError):

@@ -122,6 +122,28 @@ def test_it_follows_a_load_that_comes_and_goes() -> None:
         assert simulate(policy, clock, engines, requests=requests, seconds=30) >= 0.93 * best_rate(engines, requests)
 
 
+@pytest.mark.parametrize("kind", ["pinned", "controls"])
+def test_trials_conclude_beside_requests_that_go_one_way_always(kind: str) -> None:
+    """Every fifth round is one of one that names its drafts, or none: they are there in a trial as without."""
+    policy = DraftPolicy(adaptive=True)
+    engines = Engines(acceptance=0.3, draft_token_s=0.01)
+    reasons = []
+    with policy.request(pinned=True) as other, policy.request(pinned=False) as pace:
+        for turn in range(3000):
+            if turn % 5 == 0:
+                other.begin(4 if kind == "pinned" else 0)
+            drafts = pace.begin(4)
+            reasons.append(pace.reason)
+            draft_s, target_s = engines.round_s(drafts, 2) if drafts else (0.0, engines.slice_s(SLICE, 2))
+            tokens = 1 if drafts else SLICE
+            pace.end(drafted=drafts, accepted=0, tokens=tokens, draft_s=draft_s, target_s=target_s)
+            if turn % 5 == 4:
+                other.end(drafted=4 * (kind == "pinned"), accepted=0, tokens=1, draft_s=0.01, target_s=0.01)
+
+    assert policy._shared.gate._ranges[2].speculates is False
+    assert NOT_FASTER in reasons
+
+
 def burst(policy: DraftPolicy, engines: Engines, *, requests: int, tokens: int, pinned: int | None = None) -> float:
     """Decode so many requests that come together, each to its end, and return the seconds that it took."""
     rng = np.random.default_rng(3)

@@ -118,6 +118,10 @@ class AnswerWriter:
         if not streams:
             yield _joined(self._pieces)
 
+    def lose_draft(self) -> None:
+        """Say from now on that the target goes on alone, since the draft failed."""
+        self._bypass_reason = "draft_failed"
+
     def _new_writer(self) -> TextWriter:
         return TextWriter(self._vocabulary, self._prompt, self._request.stop_words)
 
@@ -128,7 +132,7 @@ class AnswerWriter:
             self._steps.record(drafted=group.drafted, accepted=group.accepted)
         self._pause = group.pause
         if group.draft_failed:
-            self._bypass_reason = "draft_failed"
+            self.lose_draft()
         answer = group.answer
         piece = self._writer.add(answer.ids.tolist())
         text = piece.text + (self._writer.finish() if group.finish_reason and not piece.stopped else "")

@@ -296,8 +296,8 @@ class DraftTargetLoop:
 
     @property
     def draft_s(self) -> float:
-        """What the draft has taken so far (seconds)."""
-        return self._draft_s
+        """What the draft has taken so far (seconds), also for nothing."""
+        return self._draft_s + self._wasted_s
 
     @property
     def target_s(self) -> float:

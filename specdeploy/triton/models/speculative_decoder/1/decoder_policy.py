@@ -99,6 +99,7 @@ class RequestPolicy:
         self._requests = 0
         self._begun = False
         self._speculates = False
+        self._free = False
         self._alike = False
         self.reason = ""
 
@@ -113,8 +114,10 @@ class RequestPolicy:
             self._requests = shared.requests
             drafts, self.reason = self._length(longest) if longest else (0, "")
             self._begun, self._speculates = True, drafts > 0
-            shared.under_way[self._speculates] += 1
-            self._alike = not shared.under_way[not self._speculates]
+            # Those that cannot go the other way are there in a trial as they are without one.
+            self._free = longest > 0 and not self._pinned
+            shared.under_way[self._speculates] += self._free
+            self._alike = self._free and not shared.under_way[not self._speculates]
         return drafts
 
     def end(self, *, drafted: int, accepted: int, tokens: int, draft_s: float, target_s: float) -> None:
@@ -170,7 +173,7 @@ class RequestPolicy:
     def _done(self) -> None:
         self._begun = False
         under_way = self._shared.under_way
-        under_way[self._speculates] -= 1
+        under_way[self._speculates] -= self._free
         self._alike = self._alike and not under_way[not self._speculates]
 
     def _length(self, longest: int) -> tuple[int, str]:

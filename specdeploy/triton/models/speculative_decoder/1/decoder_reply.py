@@ -40,7 +40,8 @@ def time_limit_s(request: InferenceRequest) -> float:
         RequestError: It is no such number.
     """
     limit_us = request.timeout() or json.loads(request.parameters() or "{}").get("timeout", 0)
-    if isinstance(limit_us, bool) or not isinstance(limit_us, int) or limit_us < 0:
+    # A negative one of gRPC arrives as a very large one.
+    if isinstance(limit_us, bool) or not isinstance(limit_us, int) or not 0 <= limit_us < 2**63:
         raise RequestError(f"timeout is {limit_us!r}; it must be a whole number of microseconds, 0 for no limit")
     return limit_us / 1e6 if limit_us else math.inf
 
@@ -102,13 +103,19 @@ class Reply:
             return "timeout"
         return "cancelled" if self._is_cancelled(now_s) else ""
 
+    def left_s(self) -> float:
+        """Return how long the request may still take; not above 0 when its time is up."""
+        return self._begun_s + self._limit_s - time.monotonic()
+
     def _is_cancelled(self, now_s: float) -> bool:
-        if not self._open:
-            return True
-        if now_s - self._asked_s < _CANCEL_CHECK_S:
-            return False
-        self._asked_s = now_s
-        return bool(self._sender.is_cancelled())
+        # After the final response there is nothing left to ask: Triton 2.51 dies of it, and another row may send it.
+        with self._one_at_a_time:
+            if not self._open:
+                return True
+            if now_s - self._asked_s < _CANCEL_CHECK_S:
+                return False
+            self._asked_s = now_s
+            return bool(self._sender.is_cancelled())
 
     def _send(self, outputs: Mapping[str, Tensor], *, final: bool) -> None:
         # The stub may not free a tensor before it is sent: hence the named list.

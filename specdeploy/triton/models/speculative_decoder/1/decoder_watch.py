@@ -7,7 +7,10 @@ thread's part. Knows nothing of engines and of Triton.
 
 from __future__ import annotations
 
-import collections
+import contextlib
+import heapq
+import itertools
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, TypeVar
@@ -30,36 +33,38 @@ class CallWatch:
     """Makes calls, and gives up those that take too long; may be used from any thread.
 
     Args:
-        limit_s: Longest time that a call may take, in seconds.
         most: So many calls that were given up and have not come back are the most; then none is made.
         clock: Seconds on a clock that never goes back.
     """
 
-    def __init__(self, limit_s: float, most: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit_s = limit_s
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
         self._clock = clock
         self._one_at_a_time = threading.Lock()
-        # All calls may take equally long, so they are overdue in the order in which they began.
-        self._open: collections.OrderedDict[object, tuple[float, Callable[[str], None]]] = collections.OrderedDict()
+        self._numbers = itertools.count()
+        self._open: dict[int, tuple[float, Callable[[str], None]]] = {}
+        # When each is due, the next one first; those that have ended are left in it until then.
+        self._due: list[tuple[float, int]] = []
         self._lost = 0
         self._changed = threading.Event()
-        self._asleep = False
+        # Until then the watch sleeps.
+        self._wakes_s = math.inf
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def __call__(self, function: Callable[[], T], lost: Callable[[str], None]) -> T:
+    def __call__(self, function: Callable[[], T], lost: Callable[[str], None], limit_s: float) -> T:
         """Call *function* and return its value, or raise what it raises.
 
         Args:
             function: The call.
+            limit_s: Longest time that it may take, in seconds.
             lost: Told, on another thread, that the call takes too long, and how long; what comes after is up to it.
 
         Raises:
             DeadlineError: Too many calls have not come back; nobody is told.
             TakenOverError: It took too long, and ``lost`` has been told.
         """
-        key = self._begin(lost)
+        key = self._begin(lost, limit_s)
         try:
             value = function()
         except Exception as error:
@@ -75,21 +80,22 @@ class CallWatch:
         self._closed = True
         self._changed.set()
 
-    def _begin(self, lost: Callable[[str], None]) -> object:
-        key = object()
+    def _begin(self, lost: Callable[[str], None], limit_s: float) -> int:
         with self._one_at_a_time:
             if self._lost >= self._most:
                 raise DeadlineError(f"has not answered {self._most} earlier calls")
-            self._open[key] = (self._clock() + self._limit_s, lost)
-            asleep, self._asleep = self._asleep, False
+            key, due_s = next(self._numbers), self._clock() + limit_s
+            self._open[key] = (limit_s, lost)
+            heapq.heappush(self._due, (due_s, key))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
                 self._thread.start()
-        if asleep:
+            sooner = due_s < self._wakes_s
+        if sooner:
             self._changed.set()
         return key
 
-    def _ends(self, key: object) -> bool:
+    def _ends(self, key: int) -> bool:
         """Say whether the call came back in time: it is either still watched or somebody else's, never both."""
         with self._one_at_a_time:
             in_time = self._open.pop(key, None) is not None
@@ -99,25 +105,29 @@ class CallWatch:
     def _watch(self) -> None:
         while not self._closed:
             overdue, wait_s = self._overdue()
-            for lost in overdue:
-                lost(f"has not answered within {self._limit_s:g} s")
+            for limit_s, lost in overdue:
+                # Whoever is told deals with what goes wrong; the others are still watched.
+                with contextlib.suppress(Exception):
+                    lost(f"has not answered within {limit_s:g} s")
             self._changed.wait(wait_s)
             self._changed.clear()
 
-    def _overdue(self) -> tuple[list[Callable[[str], None]], float | None]:
+    def _overdue(self) -> tuple[list[tuple[float, Callable[[str], None]]], float | None]:
         """Take what is overdue out, and say how long nothing more will be; None where nothing is watched.
 
-        The watch sleeps until the oldest call would be overdue, so that calls which end in time do not wake it.
+        The watch sleeps until the next call would be overdue, so that calls which end in time do not wake it.
         """
-        found: list[Callable[[str], None]] = []
+        found: list[tuple[float, Callable[[str], None]]] = []
         with self._one_at_a_time:
             now_s = self._clock()
-            while self._open:
-                key, (due_s, lost) = next(iter(self._open.items()))
-                if due_s > now_s:
-                    return found, due_s - now_s
-                del self._open[key]
-                self._lost += 1
-                found.append(lost)
-            self._asleep = True
+            while self._due:
+                due_s, key = self._due[0]
+                if key in self._open and due_s > now_s:
+                    self._wakes_s = due_s
+                    return found, min(due_s - now_s, threading.TIMEOUT_MAX)
+                heapq.heappop(self._due)
+                if key in self._open:
+                    self._lost += 1
+                    found.append(self._open.pop(key))
+            self._wakes_s = math.inf
         return found, None

@@ -37,12 +37,15 @@ from decoder_workers import Workers
 from tokenizers import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeVar
 
     from decoder_answer import Response
     from decoder_engine import InferenceRequest
     from decoder_loop import DraftEngine
     from decoder_request import DecodeRequest
+
+    T = TypeVar("T")
 
 
 class _Text:
@@ -60,6 +63,13 @@ class _Text:
         self.loop: DraftTargetLoop
         self.writer: AnswerWriter
 
+    def end(self) -> None:
+        """Let go of everything: the draft's engine knows the text, so that nothing of it would be freed by itself."""
+        self.held.close()
+        if self.begun:
+            del self.loop, self.writer
+            self.begun = False
+
 
 class TritonPythonModel:
     """The model as Triton's Python backend calls it."""
@@ -74,7 +84,7 @@ class TritonPythonModel:
         self._workers = Workers()
         self._free = threading.BoundedSemaphore(self._settings.max_inflight)
         self._breaker = DraftBreaker()
-        self._watch = CallWatch(self._settings.draft_timeout_ms / 1000, most=self._settings.max_inflight)
+        self._watch = CallWatch(most=self._settings.max_inflight)
         self._metrics = DraftMetrics(args)
         self._policy = DraftPolicy(adaptive=self._settings.adaptive, schedule=self._settings.draft_len_schedule)
         if self._settings.stand_in:
@@ -101,8 +111,11 @@ class TritonPythonModel:
         # What another worker has taken over is answered, and ended, there.
         with contextlib.suppress(TakenOverError):
             self._answer(text)
-            text.held.close()
-            self._free.release()
+            self._end(text)
+
+    def _end(self, text: _Text) -> None:
+        text.end()
+        self._free.release()
 
     def _answer(self, text: _Text) -> None:
         try:
@@ -114,6 +127,7 @@ class TritonPythonModel:
         except RequestError as error:
             text.reply.fail(str(error), pb_utils.TritonError.INVALID_ARG)
         except EngineFault as error:
+            self._note_failed_draft(text)
             text.reply.fail(str(error), pb_utils.TritonError.INTERNAL)
         except Exception as error:  # noqa: BLE001 - a bug of ours must not leave the client waiting
             pb_utils.Logger.log_error(traceback.format_exc())
@@ -139,7 +153,7 @@ class TritonPythonModel:
         wanted = set(text.request.requested_output_names())
         for response in text.writer.responses(text.loop, text.reply.ended):
             if response.final:
-                self._note(text.loop, response)
+                self._note(text, response)
             outputs = response_outputs(response, num_input_tokens=text.num_input_tokens, batch_index=text.row)
             # The stub may not free a tensor that nobody asked for: only wanted ones are made.
             made = {name: make() for name, make in outputs.items() if name in wanted}
@@ -148,25 +162,42 @@ class TritonPythonModel:
     def _draft(self, text: _Text, decoding: DecodeRequest, request_id: str) -> DraftEngine:
         if self._settings.ngram_size:
             return NgramDraft(self._settings.ngram_size)
-        in_time = functools.partial(self._watch, lost=functools.partial(self._take_over, text))
-        return TritonDraft(self._settings, decoding, request_id, in_time)
+        return TritonDraft(self._settings, decoding, request_id, functools.partial(self._in_time, text))
+
+    def _in_time(self, text: _Text, call: Callable[[], T]) -> T:
+        """Make a call to the draft, as long as it and the request may take."""
+        limit_s = min(self._settings.draft_timeout_ms / 1000, text.reply.left_s())
+        return self._watch(call, functools.partial(self._take_over, text), limit_s)
 
     def _take_over(self, text: _Text, why: str) -> None:
         """Have another worker go on with a request whose worker waits for the draft, and may do so for ever."""
-        text.loop.lose_draft(f"engine {self._settings.draft_model!r} {why}")
-        self._start(text)
+        # Where the request's own time is up, it ends, and the draft has not failed.
+        if text.reply.left_s() > 0:
+            text.loop.lose_draft(f"engine {self._settings.draft_model!r} {why}")
+            text.writer.lose_draft()
+        try:
+            self._start(text)
+        except RuntimeError as error:
+            # No thread can be started, and this one is needed.
+            text.reply.fail(f"nobody can go on with the request: {error}", pb_utils.TritonError.INTERNAL)
+            self._end(text)
 
-    def _note(self, loop: DraftTargetLoop, last: Response) -> None:
+    def _note(self, text: _Text, last: Response) -> None:
         """Count what a request's drafts came to, before its client can know that it is answered."""
         self._metrics.add(last.statistics, last.bypass_reason)
-        self._metrics.add_seconds(draft_s=loop.draft_s, target_s=loop.target_s)
-        if loop.draft_failure:
-            self._breaker.failed()
-            self._metrics.draft_failed()
-            pb_utils.Logger.log_warn(f"the target finished a request alone: {loop.draft_failure}")
-        elif last.statistics.drafted:
+        self._metrics.add_seconds(draft_s=text.loop.draft_s, target_s=text.loop.target_s)
+        if not self._note_failed_draft(text) and last.statistics.drafted:
             self._breaker.worked()
         self._metrics.draft_left_alone(alone=self._breaker.is_open)
+
+    def _note_failed_draft(self, text: _Text) -> bool:
+        """Count the draft's failure, if it has failed, whatever became of the request then; say whether it has."""
+        if not (text.begun and text.loop.draft_failure):
+            return False
+        self._breaker.failed()
+        self._metrics.draft_failed()
+        pb_utils.Logger.log_warn(f"the target went on with a request alone: {text.loop.draft_failure}")
+        return True
 
     def _refuse_undeclared(self, decoding: DecodeRequest) -> None:
         """Refuse what this deployment's configuration has no output for."""
