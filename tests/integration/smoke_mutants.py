@@ -293,8 +293,8 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         "            decoding = next(iter(list(others.values())))\n",
         more=(
             (
-                "            self._free.release()\n",
-                "            self._in_flight.pop(id(text), None)\n            self._free.release()\n",
+                "        self._free.release()\n",
+                "        self._in_flight.pop(id(text), None)\n        self._free.release()\n",
             ),
         ),
     ),
