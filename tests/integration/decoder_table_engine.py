@@ -1,7 +1,8 @@
 """A Triton model that stands in for an engine: a table model behind the C++ backend's tensors, answering at once.
 
 Copied into a test's repository as ``model.py``, beside ``decoder_loop.py`` and ``table_engines.py``. The first token of
-a prompt steers it: after ``@`` the draft fails, after ``#`` the target, and ``~`` makes each call take 50 ms.
+a prompt steers it: after ``@`` the draft fails, after ``#`` the target, and ``~`` makes each call take 50 ms; the
+draft's take as many seconds as the parameter ``pause_s`` says, where it is there.
 """
 
 from __future__ import annotations

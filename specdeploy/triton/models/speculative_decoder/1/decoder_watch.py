@@ -8,7 +8,6 @@ thread's part. Knows nothing of engines and of Triton.
 from __future__ import annotations
 
 import contextlib
-import heapq
 import itertools
 import math
 import threading
@@ -42,9 +41,8 @@ class CallWatch:
         self._clock = clock
         self._one_at_a_time = threading.Lock()
         self._numbers = itertools.count()
-        self._open: dict[int, tuple[float, Callable[[str], None]]] = {}
-        # When each is due, the next one first; those that have ended are left in it until then.
-        self._due: list[tuple[float, int]] = []
+        # When each call is due, how long it may take, and whom to tell.
+        self._open: dict[int, tuple[float, float, Callable[[str], None]]] = {}
         self._lost = 0
         self._changed = threading.Event()
         # Until then the watch sleeps.
@@ -85,8 +83,7 @@ class CallWatch:
             if self._lost >= self._most:
                 raise DeadlineError(f"has not answered {self._most} earlier calls")
             key, due_s = next(self._numbers), self._clock() + limit_s
-            self._open[key] = (limit_s, lost)
-            heapq.heappush(self._due, (due_s, key))
+            self._open[key] = (due_s, limit_s, lost)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
                 self._thread.start()
@@ -115,19 +112,13 @@ class CallWatch:
     def _overdue(self) -> tuple[list[tuple[float, Callable[[str], None]]], float | None]:
         """Take what is overdue out, and say how long nothing more will be; None where nothing is watched.
 
-        The watch sleeps until the next call would be overdue, so that calls which end in time do not wake it.
+        The watch sleeps until the next call would be overdue, so that calls which end in time do not wake it, and it
+        may look at all that are open.
         """
-        found: list[tuple[float, Callable[[str], None]]] = []
         with self._one_at_a_time:
             now_s = self._clock()
-            while self._due:
-                due_s, key = self._due[0]
-                if key in self._open and due_s > now_s:
-                    self._wakes_s = due_s
-                    return found, min(due_s - now_s, threading.TIMEOUT_MAX)
-                heapq.heappop(self._due)
-                if key in self._open:
-                    self._lost += 1
-                    found.append(self._open.pop(key))
-            self._wakes_s = math.inf
-        return found, None
+            keys = [key for key, (due_s, _, _) in self._open.items() if due_s <= now_s]
+            overdue = [self._open.pop(key)[1:] for key in keys]
+            self._lost += len(overdue)
+            self._wakes_s = min((due_s for due_s, _, _ in self._open.values()), default=math.inf)
+        return overdue, None if self._wakes_s == math.inf else min(self._wakes_s - now_s, threading.TIMEOUT_MAX)

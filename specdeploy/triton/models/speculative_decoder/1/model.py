@@ -179,6 +179,7 @@ class TritonPythonModel:
             self._start(text)
         except RuntimeError as error:
             # No thread can be started, and this one is needed.
+            self._note_failed_draft(text)
             text.reply.fail(f"nobody can go on with the request: {error}", pb_utils.TritonError.INTERNAL)
             self._end(text)
 
