@@ -60,7 +60,7 @@ def _against_limit(rule: Rule, value: float) -> RuleVerdict:
 def _against_baseline(rule: Rule, value: float, document: LoadDocument, evidence: Evidence) -> RuleVerdict:
     baseline = evidence.baseline
     if baseline is None:
-        at = evidence.baseline_at or "no file"
+        at = evidence.baseline_at
         words = f"is {amount(value, rule.unit)}, and there is no baseline ({at}) to compare with; {UPDATE} makes one"
         return _verdict(rule, "not_measured", value, None, words)
     other = [

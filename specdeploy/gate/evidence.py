@@ -43,7 +43,7 @@ class Evidence:
 
     smoke: Mapping[str, Any] | None = None
     baseline: Baseline | None = None
-    baseline_at: str = ""
+    baseline_at: str = "gate.baseline"
     requests: RecordTable | None = None
     baseline_runs: int = BASELINE_RUNS
     confidence: float = CONFIDENCE

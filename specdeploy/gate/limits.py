@@ -20,7 +20,7 @@ from specdeploy.gate.weighing import AMONG_OTHERS, Weighing, decided
 from specdeploy.report.numbers import told_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from specdeploy.bench.records import LoadPoint
     from specdeploy.gate.claims import Count
@@ -53,11 +53,12 @@ def weigh_limit(rule: Rule, document: LoadDocument, evidence: Evidence) -> tuple
 
 def _weigh_at(rule: Rule, document: LoadDocument, evidence: Evidence, point: LoadPoint) -> Weighing:
     if rule.arm is None:
-        interval = _interval(document, evidence, point)
-        if interval is None:
+        stored = document.speedup(point)
+        if stored is None:
             return decided(not_measured(rule, document, point))
         ratios, first = document.paired_ratios(_THROUGHPUT, point), document.control_first(_THROUGHPUT, point)
-        return _weigh_speedup(rule, interval, point, mean_log(ratios, first).freedom if ratios else interval.pairs - 1)
+        freedom = mean_log(ratios, first).freedom if ratios else stored.pairs - 1
+        return _weigh_speedup(rule, _at_this_look(stored, ratios, first, evidence), point, freedom)
     value = document.metric(rule.metric, rule.stat, arm=rule.arm, point=point, category=rule.category)
     if value is None:
         return decided(not_measured(rule, document, point))
@@ -100,11 +101,11 @@ def not_measured(rule: Rule, document: LoadDocument, point: LoadPoint) -> RuleVe
 
 
 def _weigh_claim(rule: Rule, document: LoadDocument, evidence: Evidence, point: LoadPoint, value: float) -> Weighing:
-    place = {"arm": rule.arm, "point": point, "category": rule.category}
+    place: dict[str, Any] = {"arm": rule.arm, "point": point, "category": rule.category}
     if evidence.requests is None:
-        bounds = document.percentile_bounds(rule.metric, rule.stat, **place)  # type: ignore[arg-type]
+        bounds = document.percentile_bounds(rule.metric, rule.stat, **place)
         return _weigh_bounds(rule, bounds, point, value, evidence)
-    expected = document.metric(rule.metric, "count", **place)  # type: ignore[arg-type]
+    expected = document.metric(rule.metric, "count", **place)
     count = count_requests(rule, point, evidence.requests, expected, value)
     confidence = evidence.at_this_look(evidence.confidence)
     p = chance_of_so_few(count, claimed_share(rule))
@@ -179,16 +180,17 @@ def _weigh_bounds(
     return Weighing(settle=settle, advisory=rule.advisory, p=p)
 
 
-def _interval(document: LoadDocument, evidence: Evidence, point: LoadPoint) -> Interval | None:
-    """Return the speed-up with the interval of this look; the one in the document is that of a single look."""
-    stored, ratios = document.speedup(point), document.paired_ratios(_THROUGHPUT, point)
-    if stored is None or evidence.share == 1:
+def _at_this_look(
+    stored: Interval, ratios: Sequence[float], control_first: Sequence[bool], evidence: Evidence
+) -> Interval:
+    """Return a speed-up with the interval of this look; the one in the document is that of a single look."""
+    if evidence.share == 1:
         return stored
     if not ratios:
         # Looked at before, it has to be surer than it says, and of how much there is nothing to reckon with.
         return dataclasses.replace(stored, ci_low=None, ci_high=None)
-    first, confidence = document.control_first(_THROUGHPUT, point), evidence.at_this_look(CONFIDENCE)
-    found = paired_ratio(ratios, first, confidence=confidence)
+    confidence = evidence.at_this_look(CONFIDENCE)
+    found = paired_ratio(ratios, control_first, confidence=confidence)
     return Interval(avg=found.avg, ci_low=found.ci_low, ci_high=found.ci_high, pairs=found.pairs, confidence=confidence)
 
 

@@ -100,10 +100,8 @@ def _with_baseline(
     if value is None:
         return not_measured(rule, document, point)
     if baseline is None:
-        where = evidence.baseline_at or "no file"
-        early = _early(
-            rule, point, "not_measured", f"There is no baseline ({where}) to compare with; {UPDATE} makes one."
-        )
+        none = f"There is no baseline ({evidence.baseline_at}) to compare with; {UPDATE} makes one."
+        early = _early(rule, point, "not_measured", none)
     elif other := differences(fingerprint_of(document.data), baseline.fingerprint):
         early = _early(rule, point, "not_comparable", f"Not measured alike: {differing_words(other)}; {ALIKE}.")
     elif len(runs) < needed:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from specdeploy.family import holm
 from specdeploy.gate.outcome import distrusted, worst_of
+from specdeploy.holm import holm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
@@ -173,12 +174,13 @@ def judge(
         _say_unjudged(loaded, files, _ignore, bug)
         raise
     except BaseException:
-        # A signal: only what is kept has to be right, and soon.
-        if _signature(place.gate_json) == before:
-            _say_unjudged(loaded, files, _ignore, CannotDecide("the gate was stopped before it judged anything"))
-        else:
-            looked = read_document(place.gate_json) or {}
-            files.write(looked, read_document(place.load_json), name=loaded.config.name)
+        # A signal, which stays one whatever goes wrong here.
+        with contextlib.suppress(SpecdeployError):
+            if _signature(place.gate_json) == before:
+                _say_unjudged(loaded, files, _ignore, CannotDecide("the gate was stopped before it judged anything"))
+            else:
+                looked = read_document(place.gate_json) or {}
+                files.write(looked, read_document(place.load_json), name=loaded.config.name)
         raise
     load = read_document(place.load_json)
     try:

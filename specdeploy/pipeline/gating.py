@@ -144,17 +144,29 @@ def read_baseline(loaded: LoadedConfig) -> Baseline | None:
     Raises:
         ConfigError: It cannot be read, or is no baseline.
     """
+    path, data = baseline_path(loaded), _baseline_bytes(loaded)
+    if data is None:
+        return None
+    try:
+        return parse_baseline(data.decode("utf-8"), source=str(path))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text: {error.reason}", hint="Restore it from its repository.") from None
+
+
+def _baseline_bytes(loaded: LoadedConfig) -> bytes | None:
+    """Return what is in the baseline's file, whatever it is; None when there is no file.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
     path = baseline_path(loaded)
     try:
         require_regular(path)
         with path.open("rb") as file:
             # No more than a baseline can have: the reader refuses what is longer.
-            data = file.read(4 * MOST_CHARACTERS + 1)
-        return parse_baseline(data.decode("utf-8"), source=str(path))
+            return file.read(4 * MOST_CHARACTERS + 1)
     except FileNotFoundError:
         return None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text: {error.reason}", hint="Restore it from its repository.") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="gate.baseline names the file.") from error
 
@@ -196,15 +208,8 @@ def _require_replaceable(loaded: LoadedConfig) -> None:
         ConfigError: Something else is there.
     """
     path = baseline_path(loaded)
-    try:
-        already = what_is(resolved(path, "gate.baseline"), workspace(loaded).reports)
-        require_regular(path)
-        with path.open("rb") as file:
-            whole = file.read(4 * MOST_CHARACTERS)
-    except FileNotFoundError:
-        whole = b""
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="gate.baseline names the file.") from error
+    already = what_is(resolved(path, "gate.baseline"), workspace(loaded).reports)
+    whole = _baseline_bytes(loaded) or b""
     # A damaged one has to be replaceable: what says that it is one, or is cut off before it could.
     ours = b'"gate-baseline"' in whole or _BEGINNING.startswith(whole.strip())
     if already or not ours:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from specdeploy.family import holm
+from specdeploy.holm import holm
 from specdeploy.smoke.permutation import detectable, least_p_value, p_value, tally
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ import numpy as np
 
 from specdeploy.bench.intervals import percentile_interval, share_interval
 from specdeploy.bench.paired import paired_ratio
-from specdeploy.family import holm
 from specdeploy.gate.claims import Count, is_claimed
 from specdeploy.gate.regression import decide, of_pairs, of_runs
 from specdeploy.gate.repeats import share_of
+from specdeploy.holm import holm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

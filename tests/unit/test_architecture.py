@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[2] / "specdeploy"
 
 # Lowest floor first. An entry is a module or a whole room (a package); the longest entry that matches a module counts.
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "family", "findings", "unique_keys"}),
+    frozenset({"errors", "findings", "holm", "unique_keys"}),
     frozenset(
         {
             "config.schema",

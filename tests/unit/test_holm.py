@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdeploy.family import holm
+from specdeploy.holm import holm
 
 
 def test_holm_by_hand() -> None:

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from specdeploy.family import holm
+from specdeploy.holm import holm
 from specdeploy.smoke.permutation import (
     Tally,
     detectable,
