@@ -61,6 +61,18 @@ def _one_in_fifty():
     return next(_count) % 50 == 0
 """,
 )
+#: Holds the first verification back until another request has come, so that some meet however slow the machine is.
+COMPANY = """class Scheduler:
+    _company = False
+
+    def _met(self, generation):
+        if generation.request.drafts and not self._company:
+            if not self._running:
+                self._inbox.put(self._inbox.get(timeout=60.0))
+            self._company = True
+        return self._company
+
+"""
 #: Puts the two best logits of one position of EVERY so many APART, and the other way round in passes that verify.
 LEVEL = """class Generation:
     @staticmethod
@@ -173,9 +185,10 @@ MUTANTS: dict[str, tuple[tuple[tuple[str, str, str], ...], str, str]] = {
         "lossless-greedy",
         "differ from the target's own",
     ),
-    "at once: drafts are taken unseen while others wait": (
+    "at once: drafts are taken unseen once there was company": (
         (
-            (SCHEDULER, "emitted = generation.turn()", "emitted = generation.turn(crowded=bool(self._running))"),
+            (SCHEDULER, "class Scheduler:\n", COMPANY),
+            (SCHEDULER, "emitted = generation.turn()", "emitted = generation.turn(crowded=self._met(generation))"),
             (GENERATION, "def turn(self) -> bool:", "def turn(self, crowded=False):"),
             (
                 GENERATION,
