@@ -129,7 +129,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("drafts", [None, 0, 1, 7])
-@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls", "speculative_decoder"])
 def test_the_answer_is_the_targets_own(client, way, drafts, model) -> None:
     """However it is asked for and whatever is drafted, ids and text are those of the target decoding greedily."""
     answer = WAYS[way](client, ask(num_draft_tokens=drafts), model=model)
@@ -336,13 +336,13 @@ def batch_of(prompts: list[str], *, stream: bool) -> list[grpcclient.InferInput]
     return tensors
 
 
-def batch_answers(client, prompts: list[str], *, stream: bool) -> list[grpcclient.InferResult]:
+def batch_answers(client, prompts: list[str], *, stream: bool, model: str = names.BLS) -> list[grpcclient.InferResult]:
     """Send one request over a gRPC stream and return its responses; an error is raised."""
     answers: queue.SimpleQueue = queue.SimpleQueue()
     with grpcclient.InferenceServerClient(client.grpc_url) as connection:
         connection.start_stream(lambda result, error: answers.put((result, error)))
         connection.async_stream_infer(
-            names.BLS, batch_of(prompts, stream=stream), request_id="batch", enable_empty_final_response=True
+            model, batch_of(prompts, stream=stream), request_id="batch", enable_empty_final_response=True
         )
         results = []
         while not (results and results[-1].get_response().parameters["triton_final_response"].bool_param):
@@ -357,9 +357,10 @@ def batch_answers(client, prompts: list[str], *, stream: bool) -> list[grpcclien
 BATCH = [PROMPT, f"{PROMPT} and so on", "a"]
 
 
-def test_a_request_of_several_texts_gets_one_response_with_a_row_for_each(client) -> None:
+@pytest.mark.parametrize("model", [names.BLS, names.DECODER])
+def test_a_request_of_several_texts_gets_one_response_with_a_row_for_each(client, model) -> None:
     """Each row is what the text would get alone, filled up to the longest."""
-    (answer,) = batch_answers(client, BATCH, stream=False)
+    (answer,) = batch_answers(client, BATCH, stream=False, model=model)
     lengths = answer.as_numpy("sequence_length").reshape(-1).tolist()
     ids, texts = answer.as_numpy("output_ids"), answer.as_numpy("text_output")
 
@@ -371,10 +372,11 @@ def test_a_request_of_several_texts_gets_one_response_with_a_row_for_each(client
     assert answer.as_numpy("total_draft_tokens").min() > 0
 
 
-def test_a_stream_of_several_texts_says_whose_each_response_is(client) -> None:
+@pytest.mark.parametrize("model", [names.BLS, names.DECODER])
+def test_a_stream_of_several_texts_says_whose_each_response_is(client, model) -> None:
     """The rows' responses come as they are made; joined, each row's are its text's own answer."""
     ids: dict[int, list[int]] = {}
-    for response in batch_answers(client, BATCH, stream=True):
+    for response in batch_answers(client, BATCH, stream=True, model=model):
         ids.setdefault(response.as_numpy("batch_index").item(), []).extend(response.as_numpy("output_ids")[0].tolist())
 
     assert ids == {row: reference(prompt, 10 + 6 * row) for row, prompt in enumerate(BATCH)}
@@ -415,10 +417,11 @@ def test_a_failing_target_fails_its_request_only(client) -> None:
     ],
 )
 @pytest.mark.parametrize("way", WAYS)
-def test_a_wrong_request_gets_a_clear_error(client, request_, message, way) -> None:
+@pytest.mark.parametrize("model", ["ensemble", "speculative_decoder"])
+def test_a_wrong_request_gets_a_clear_error(client, request_, message, way, model) -> None:
     """The error names the input and the value, and the server lives on."""
     with pytest.raises(RequestFailed, match=message):
-        WAYS[way](client, request_)
+        WAYS[way](client, request_, model=model)
 
 
 def test_a_missing_prompt_is_noticed(client) -> None:
@@ -449,10 +452,12 @@ def test_min_tokens_is_exact_with_speculation(client) -> None:
     assert speculated.num_spec_steps > 0
 
 
-def test_bad_words_and_bias_reach_the_engines(client) -> None:
-    """Tensors of every optional kind pass through the ensemble; one token keeps speculation on, two switch it off."""
-    one, two = (client.generate_http(ask(extra={"bad_words": [word]})) for word in ("!", "zq"))
-    biased = client.generate_http(ask(extra={"embedding_bias_words": ["a"], "embedding_bias_weights": [2.0]}))
+@pytest.mark.parametrize("model", ["ensemble", "speculative_decoder"])
+def test_bad_words_and_bias_reach_the_engines(client, model) -> None:
+    """Tensors of every optional kind arrive; one token keeps speculation on, two switch it off."""
+    one, two = (client.generate_http(ask(extra={"bad_words": [word]}), model=model) for word in ("!", "zq"))
+    bias = {"embedding_bias_words": ["a"], "embedding_bias_weights": [2.0]}
+    biased = client.generate_http(ask(extra=bias), model=model)
 
     assert [answer.bypass_reason for answer in (one, two, biased)] == ["", "bad_words", ""]
 
@@ -484,6 +489,49 @@ def test_a_cancelled_request_stops_calling_the_engines(client) -> None:
     chunks.close()
 
     assert settled(lambda: engine_calls(client, names.TARGET)) - start - whole < whole / 2
+
+
+@pytest.mark.parametrize("way", ["HTTP", "HTTP stream", "gRPC stream"])
+def test_a_client_of_the_decoder_itself_that_goes_away_stops_the_engines(client, way) -> None:
+    """Text in, text out as at the front door, and a connection that is closed ends the answer within a round."""
+    request = ask(f"~{PROMPT}", 200)
+    start = engine_calls(client, names.TARGET)
+    if way == "HTTP":
+        with pytest.raises(RequestFailed):
+            client.generate_http(request, model=names.DECODER, timeout_s=0.3)
+    else:
+        chunks = {"HTTP stream": client.stream_http, "gRPC stream": client.stream_grpc}[way](
+            request, model=names.DECODER
+        )
+        next(chunks)
+        chunks.close()
+
+    # The whole answer has 200 tokens, of which a round brings four at most.
+    assert settled(lambda: engine_calls(client, names.TARGET)) - start < 200 / (1 + DRAFTS)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"max_tokens": ([[3]], "INT32")}, "input_ids is missing or empty, and so is text_input"),
+        ({"input_ids": ([[1, 2]], "INT32"), "max_tokens": ([[3]], "INT32")}, "input_lengths is missing"),
+        (
+            {
+                "input_ids": ([[1, 2]], "INT32"),
+                "input_lengths": ([[2]], "INT32"),
+                "max_tokens": ([[3]], "INT32"),
+                "bad_words": ([[b"a"]], "BYTES"),
+            },
+            "bad_words: words go with text_input",
+        ),
+    ],
+)
+def test_what_the_decoder_itself_misses_has_a_name(client, tensors, message) -> None:
+    """All inputs are optional to Triton, since a prompt is text or ids."""
+    types = {"INT32": np.int32, "BYTES": object}
+    sent = [Tensor(name=name, data=np.array(v, types[kind]), datatype=kind) for name, (v, kind) in tensors.items()]
+    with pytest.raises(RequestFailed, match=message):
+        list(client.send_tensors(sent, model=names.DECODER))
 
 
 def asking_for(seconds: float) -> Iterator[None]:

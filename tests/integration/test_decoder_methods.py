@@ -82,10 +82,13 @@ def test_a_pair_of_an_older_release_is_called_by_its_names(triton_runtime, tmp_p
     """Seeds and least lengths arrive under the names that the front door and the engines of 0.19 have for them."""
     with serving(triton_runtime, tmp_path, deployment("draft_target", "0.19.0")) as client:
         sampled = [client.generate_http(ask(temperature=1.0, top_p=1.0, seed=5)).ids for _ in range(2)]
-        least = client.generate_http(ask(tokens=30, extra={"min_length": 30}))
+        least = [
+            client.generate_http(ask(tokens=30, extra={"min_length": 30}), model=model).ids
+            for model in ("ensemble", "speculative_decoder")
+        ]
 
     assert sampled[0] == sampled[1]
-    assert list(least.ids) == reference(PROMPT, 30, 30)
+    assert [list(ids) for ids in least] == [reference(PROMPT, 30, 30)] * 2
 
 
 def test_drafts_are_looked_up_in_the_text(triton_runtime, tmp_path) -> None:

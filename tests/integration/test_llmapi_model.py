@@ -39,7 +39,7 @@ sys.path += [str(UNIT), str(DECODER)]
 from tokenizers_for_tests import END, byte_level  # noqa: E402 - it lies beside the unit tests
 
 PROMPT = "the quick brown fox"
-MODELS = ["ensemble", "tensorrt_llm_bls"]
+MODELS = ["ensemble", "tensorrt_llm_bls", "speculative_decoder"]
 # First character of a prompt -> what the stand-in does with it.
 STEERS = {"echo": "=", "slow": "~", "fail": "#", "active": "?", "aborted": "!"}
 

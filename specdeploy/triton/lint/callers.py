@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TARGET_KEY: Final = "tensorrt_llm_model_name"
 DRAFT_KEY: Final = "tensorrt_llm_draft_model_name"
 _KEYS: Final = (TARGET_KEY, DRAFT_KEY)
-_NAMING: Final = (*_KEYS, "multimodal_encoders_name")
+_NAMING: Final = (*_KEYS, "multimodal_encoders_name", "preprocessing_model_name")
 # Tensors that a caller hands from one engine to the other, or from an engine to the client: types must agree.
 _PASSED_ON: Final = ("context_logits", "generation_logits", "draft_logits", "prompt_embedding_table")
 

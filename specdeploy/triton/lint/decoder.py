@@ -24,6 +24,9 @@ _COUNTS: Final = {
     "draft_timeout_ms": 1,
     "ngram_size": 1,
 }
+# What a request needs, as ids or as text.
+_WITH_IDS: Final = frozenset({"input_ids", "input_lengths", "request_output_len"})
+_WITH_TEXT: Final = frozenset({"text_input", "max_tokens"})
 _SCHEDULE: Final = re.compile(r"\d+:\d+(,\d+:\d+)*", re.ASCII)
 _FLAGS: Final = ("use_draft_logits", "adaptive_drafts", "exclude_input_in_output")
 
@@ -45,6 +48,7 @@ def _decoder(repository: Repository, caller: Caller) -> Iterator[Finding]:
             where=caller.model.where,
             hint="model_transaction_policy { decoupled: true } here, or in no model: repo.decoupled sets all of them",
         )
+    yield from _inputs(repository, caller.model.directory)
     yield from _arguments(caller)
     wrong = [*_counts(caller), *_flags(caller), *_schedule(caller)]
     yield from wrong
@@ -63,6 +67,22 @@ def _decoupled_doors(repository: Repository, decoder: str) -> tuple[str, ...]:
         for name, config in repository.configs().items()
         if config.decoupled and decoder in {step.model_name for step in config.steps}
     )
+
+
+def _inputs(repository: Repository, decoder: str) -> Iterator[Finding]:
+    """Yield what an ensemble does not feed: to Triton all inputs are optional, since a prompt is text or ids."""
+    for name, config in repository.configs().items():
+        for number, step in enumerate(config.steps, 1):
+            if step.model_name != decoder:
+                continue
+            needed = _WITH_IDS if "input_ids" in step.input_map else _WITH_TEXT
+            for missing in sorted(needed - set(step.input_map)):
+                yield error(
+                    "decoder.input-missing",
+                    f"step {number} ({decoder}) does not feed {missing}, without which every request is refused",
+                    where=repository.models[name].where,
+                    hint=f'input_map {{ key: "{missing}" ... }}',
+                )
 
 
 def _arguments(caller: Caller) -> Iterator[Finding]:

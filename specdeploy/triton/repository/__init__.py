@@ -46,6 +46,7 @@ _SHARED: Final = (
     "decoder_settings.py",
     "decoder_stats.py",
     "decoder_text.py",
+    "decoder_text_in.py",
     "decoder_trace.py",
 )
 # Some tools that copy to object stores leave empty files out.

@@ -65,9 +65,9 @@ _PREPROCESSING_OUTPUTS: Final = (
 )
 _DECODER_INPUTS: Final = (
     _tensor("text_input", "STRING", 1, optional=True),
-    _tensor("input_ids", "INT32", -1),
-    _tensor("input_lengths", "INT32", 1),
-    _tensor("request_output_len", "INT32", 1),
+    _tensor("input_ids", "INT32", -1, optional=True),
+    _tensor("input_lengths", "INT32", 1, optional=True),
+    _tensor("request_output_len", "INT32", 1, optional=True),
     _tensor("bad_words_list", "INT32", 2, -1, optional=True),
     _tensor("stop_words", "STRING", -1, optional=True),
     _tensor("embedding_bias", "FP32", -1, optional=True),
@@ -170,6 +170,7 @@ _DECODER_COMMENTS: Final = {
     "max_batch_size": "The most texts of one request, each decoded by itself. What is decoded at once is max_inflight.",
     "max_inflight": "Requests decoded at once; more of them wait.",
     "max_seq_len": "Longest prompt plus answer, in tokens, that the engines were built for.",
+    "preprocessing_model_name": "Asked for the ids of requests that bring text, as those of a front door do.",
     "control_slice_tokens": "Tokens asked of the target at a time by a streamed request that does not draft.",
     "draft_timeout_ms": "Longest time that one call to the draft may take before the target goes on alone.",
     "exclude_input_in_output": "Answers without the prompt unless a request asks otherwise.",
@@ -200,7 +201,7 @@ def decoder(config: DeployConfig, target: EngineFacts) -> ModelConfig:
         name=names.DECODER,
         backend="python",
         max_batch_size=texts_at_once(config),
-        inputs=(*_DECODER_INPUTS, *decoder_options()),
+        inputs=_decoder_inputs(config.release),
         outputs=DECODER_OUTPUTS,
         instance_group=(InstanceGroup(),),
         decoupled=config.repo.decoupled,
@@ -210,12 +211,20 @@ def decoder(config: DeployConfig, target: EngineFacts) -> ModelConfig:
             **_drafting_parameters(config, target),
             "max_inflight": str(config.build.max_batch_size),
             "max_seq_len": str(config.build.max_seq_len),
+            "preprocessing_model_name": names.PREPROCESSING,
             "exclude_input_in_output": "true",
             "tokenizer_dir": names.TOKENIZER_DIR,
             **({"engine_stand_in": "true"} if config.profile == "cpu" else {}),
         },
         comments={**_DECODER_COMMENTS, **(_LLMAPI_COMMENTS if config.profile == "llmapi" else {})},
     )
+
+
+def _decoder_inputs(release: str) -> tuple[Tensor, ...]:
+    """Return what an ensemble sends, then the rest of what clients of a front door do: the decoder takes that, too."""
+    own = (*_DECODER_INPUTS, *decoder_options())
+    taken = {tensor.name for tensor in own}
+    return (*own, *(tensor for tensor in front_door(release).inputs if tensor.name not in taken))
 
 
 def texts_at_once(config: DeployConfig) -> int:

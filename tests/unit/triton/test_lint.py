@@ -117,7 +117,7 @@ ERRORS = {
     ),
     "required input not fed": (
         replace(ENSEMBLE, '    input_map { key: "input_lengths" value: "_REQUEST_INPUT_LEN" }\n', ""),
-        "ensemble.input-missing",
+        "decoder.input-missing",
     ),
     "input that goes nowhere": (
         replace(

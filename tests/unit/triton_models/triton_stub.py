@@ -38,13 +38,31 @@ class Tensor:
         """Return the array."""
         return self._array
 
+    def shape(self) -> tuple[int, ...]:
+        """Return its shape."""
+        return self._array.shape
+
+
+class Refused(ValueError):
+    """What a model raises for a request that is wrong; any other ValueError is the model's own failure."""
+
+
+class TritonError:
+    """The kinds of errors."""
+
+    INVALID_ARG, INTERNAL = 1, 2
+
+    def __new__(cls, message: str, _code: int = INTERNAL) -> str:
+        """Return the message."""
+        return message
+
 
 class InferenceResponse:
     """An answer, or what went wrong."""
 
-    def __init__(self, output_tensors: list[Tensor] | None = None, error: str = "") -> None:
+    def __init__(self, output_tensors: list[Tensor] | None = None, error: str = "", code: int = 0) -> None:
         self.outputs = {tensor.name(): tensor.as_numpy() for tensor in output_tensors or ()}
-        self._error = error
+        self._error, self._code = error, code
 
     def has_error(self) -> bool:
         """Say whether something went wrong."""
@@ -52,7 +70,7 @@ class InferenceResponse:
 
     def error(self) -> types.SimpleNamespace:
         """Return what."""
-        return types.SimpleNamespace(message=lambda: self._error)
+        return types.SimpleNamespace(message=lambda: self._error, code=lambda: self._code)
 
     def output_tensors(self) -> list[Tensor]:
         """Return the outputs."""
@@ -74,7 +92,8 @@ class InferenceRequest:
         try:
             outputs = MODELS[self.model_name](self.inputs)
         except ValueError as error:
-            return InferenceResponse(error=str(error))
+            code = TritonError.INVALID_ARG if isinstance(error, Refused) else TritonError.INTERNAL
+            return InferenceResponse(error=str(error), code=code)
         return InferenceResponse([Tensor(name, outputs[name]) for name in self.options["requested_output_names"]])
 
 
@@ -130,7 +149,7 @@ def install() -> None:
     module.TRITONSERVER_MEMORY_CPU = 0
     sys.modules[module.__name__] = module
     module.InferenceResponse = InferenceResponse
-    module.TritonError = lambda message, _code: message
+    module.TritonError = TritonError
     module.TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
     module.MetricFamily = MetricFamily
     module.Logger = types.SimpleNamespace(log_info=lambda _: None)

@@ -27,6 +27,7 @@ from decoder_reply import Reply, time_limit_s
 from decoder_request import RequestError
 from decoder_settings import SettingsError, is_decoupled
 from decoder_text import Vocabulary
+from decoder_text_in import as_ids
 from llmapi_engine import LlmEngine, LoadError
 from llmapi_request import read_llm_request
 from llmapi_run import LlmRun
@@ -89,7 +90,8 @@ class TritonPythonModel:
             self._free.release()
 
     def _decode(self, request: InferenceRequest, reply: Reply) -> None:
-        inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        sent = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        inputs = as_ids(sent, self._deployment.settings.preprocessing_model, request.request_id())
         asked = read_llm_request(inputs, self._deployment, penalties=self._penalties, fresh_seed=secrets.randbits(63))
         reply.limit(time_limit_s(request))
         wanted = set(request.requested_output_names())

@@ -263,7 +263,7 @@ def _longest_bad_word(inputs: _Inputs) -> int:
 def _prompt(inputs: _Inputs) -> Ids:
     ids = inputs.tensors.get("input_ids")
     if ids is None or not ids.size:
-        raise RequestError("input_ids is missing or empty; the prompt needs at least one token")
+        raise RequestError("input_ids is missing or empty, and so is text_input; the prompt needs at least one token")
     length = inputs.number("input_lengths", ids.size, least=1, most=ids.size)
     return ids.reshape(-1)[: int(length)].astype(np.int32, copy=False)
 

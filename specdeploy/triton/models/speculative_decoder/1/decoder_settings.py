@@ -42,6 +42,7 @@ class Settings:
         tokenizer_dir: Folder of ``tokenizer.json``, inside the model's version directory.
         stand_in: The engines are the CPU stand-ins for TensorRT-LLM's.
         decoupled: Whether a request may have several responses; without, none can be streamed.
+        preprocessing_model: Name of the model that is asked for the ids of a request that brings text; empty is none.
     """
 
     target_model: str
@@ -64,6 +65,7 @@ class Settings:
     tokenizer_dir: str = "tokenizer"
     stand_in: bool = False
     decoupled: bool = True
+    preprocessing_model: str = ""
 
     @property
     def drafts(self) -> bool:
@@ -103,6 +105,7 @@ def read_settings(parameters: Mapping[str, Mapping[str, str]], *, decoupled: boo
         tokenizer_dir=values.get("tokenizer_dir", "tokenizer"),
         stand_in=_flag(values, "engine_stand_in", default=False),
         decoupled=decoupled,
+        preprocessing_model=values.get("preprocessing_model_name", ""),
     )
 
 

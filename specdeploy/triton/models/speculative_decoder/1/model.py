@@ -32,6 +32,7 @@ from decoder_reply import Reply, time_limit_s
 from decoder_request import RequestError, read_request
 from decoder_settings import is_decoupled, read_settings
 from decoder_text import Vocabulary
+from decoder_text_in import as_ids, texts_of
 from decoder_watch import CallWatch, TakenOverError
 from decoder_workers import Workers
 from tokenizers import Tokenizer
@@ -134,7 +135,9 @@ class TritonPythonModel:
             text.reply.fail(f"the decoder failed: {error!r}", pb_utils.TritonError.INTERNAL)
 
     def _begin(self, text: _Text) -> None:
-        inputs = row_of({tensor.name(): tensor.as_numpy() for tensor in text.request.inputs()}, text.row)
+        name = text.request.request_id()
+        sent = row_of({tensor.name(): tensor.as_numpy() for tensor in text.request.inputs()}, text.row)
+        inputs = as_ids(sent, self._settings.preprocessing_model, name)
         decoding = read_request(inputs, self._settings, fresh_seed=secrets.randbits(64))
         self._refuse_undeclared(decoding)
         text.reply.limit(time_limit_s(text.request))
@@ -142,7 +145,6 @@ class TritonPythonModel:
             decoding = decoding.without_drafts("draft_unavailable")
         text.held.enter_context(self._metrics.running())
         pace = text.held.enter_context(self._policy.request(pinned=decoding.pinned))
-        name = text.request.request_id()
         target = TritonTarget(self._settings, decoding, name)
         text.writer = AnswerWriter(decoding, self._vocabulary)
         text.loop = DraftTargetLoop(decoding.prompt_ids, decoding.plan, self._draft(text, decoding, name), target, pace)
@@ -208,8 +210,8 @@ class TritonPythonModel:
 
 
 def _reply(request: InferenceRequest, *, streams: bool) -> tuple[Reply, int]:
-    """Return the way back to a request's client, and how many texts it sent; what is missing is noticed later."""
+    """Return the way back to a request's client, and how many texts it sent."""
     inputs = {tensor.name(): tensor for tensor in request.inputs()}
-    rows = int(inputs["input_ids"].shape()[0]) if "input_ids" in inputs else 1
+    rows = texts_of(request)
     stream = streams and rows > 1 and "stream" in inputs and bool(inputs["stream"].as_numpy().any())
     return Reply(request.get_response_sender(), rows=rows, stream=stream), rows

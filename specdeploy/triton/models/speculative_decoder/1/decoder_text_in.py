@@ -1,0 +1,112 @@
+"""Requests that bring text instead of token ids: the preprocessing model is asked for what the front door would send.
+
+So a client can ask this model for itself, with the inputs of the front door. It answers the same, and sees what no
+ensemble passes on: that its client is gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import triton_python_backend_utils as pb_utils
+from decoder_loop import EngineFault
+from decoder_request import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from decoder_request import Tensor
+
+# Triton's own classes carry no types.
+InferenceRequest: TypeAlias = Any
+
+_NEWER: Final = {
+    "min_length": "min_tokens",
+    "random_seed": "seed",
+    "return_kv_cache_reuse_stats": "return_perf_metrics",
+}
+"""Name that clients of an older release send -> ours."""
+
+_SENT: Final = {
+    "text_input": "QUERY",
+    "max_tokens": "REQUEST_OUTPUT_LEN",
+    "bad_words": "BAD_WORDS_DICT",
+    "embedding_bias_words": "EMBEDDING_BIAS_WORDS",
+    "embedding_bias_weights": "EMBEDDING_BIAS_WEIGHTS",
+    "end_id": "END_ID",
+    "pad_id": "PAD_ID",
+}
+"""The front door's name of an input -> that of the preprocessing model."""
+
+_TAKEN: Final = {
+    "INPUT_ID": "input_ids",
+    "REQUEST_INPUT_LEN": "input_lengths",
+    "REQUEST_OUTPUT_LEN": "request_output_len",
+    "BAD_WORDS_IDS": "bad_words_list",
+    "EMBEDDING_BIAS": "embedding_bias",
+    "OUT_END_ID": "end_id",
+    "OUT_PAD_ID": "pad_id",
+}
+"""Its output -> our name of an input."""
+
+_WORDS: Final = ("bad_words", "embedding_bias_words", "embedding_bias_weights")
+
+
+def texts_of(request: InferenceRequest) -> int:
+    """Return how many texts a request sent; what is missing is noticed when they are read."""
+    shapes = {tensor.name(): tensor.shape() for tensor in request.inputs()}
+    first = shapes.get("input_ids") or shapes.get("text_input") or (1,)
+    return int(first[0])
+
+
+def as_ids(tensors: Mapping[str, Tensor], model: str, request_id: str) -> dict[str, Tensor]:
+    """Return a request's inputs with token ids, under our names.
+
+    Args:
+        tensors: What was sent, of one text.
+        model: The preprocessing model, asked where there is text alone; empty is none.
+        request_id: The client's id of the request.
+
+    Raises:
+        RequestError: An input is missing, or does not go with the others.
+        EngineFault: The preprocessing model did not answer.
+    """
+    inputs = {_NEWER.get(name, name): tensor for name, tensor in tensors.items()}
+    if "input_ids" in inputs or "text_input" not in inputs or not model:
+        return _with_length(inputs)
+    sent = {name: inputs.pop(name) for name in _SENT if name in inputs}
+    return {**inputs, **_ask(model, sent, request_id), "text_input": sent["text_input"]}
+
+
+def _with_length(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return inputs that bring ids, or nothing; ``max_tokens`` says the same as ``request_output_len``."""
+    words = [name for name in _WORDS if name in inputs]
+    if words:
+        raise RequestError(f"{', '.join(words)}: words go with text_input; with input_ids send their ids")
+    if "input_ids" in inputs and "input_lengths" not in inputs:
+        # Rows of a batch are filled up to the longest, and padding is no prompt.
+        raise RequestError("input_lengths is missing; input_ids need it")
+    if "max_tokens" in inputs:
+        inputs.setdefault("request_output_len", inputs.pop("max_tokens"))
+    return inputs
+
+
+def _ask(model: str, sent: Mapping[str, Tensor], request_id: str) -> dict[str, Tensor]:
+    # Named until the response is here: the stub may not free a tensor that is still in use.
+    tensors = [pb_utils.Tensor(_SENT[name], value) for name, value in sent.items()]
+    try:
+        response = pb_utils.InferenceRequest(
+            model_name=model,
+            requested_output_names=list(_TAKEN),
+            inputs=tensors,
+            request_id=request_id,
+            preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0),
+        ).exec()
+    except pb_utils.TritonModelException as error:
+        raise EngineFault(f"model {model!r} failed: {error}") from error
+    if response.has_error():
+        fault = response.error()
+        if fault.code() == pb_utils.TritonError.INVALID_ARG:
+            raise RequestError(fault.message())
+        raise EngineFault(f"model {model!r} failed: {fault.message()}")
+    return {_TAKEN[tensor.name()]: tensor.as_numpy() for tensor in response.output_tensors()}
