@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import queue
+import re
 import sys
 import threading
 import time
@@ -37,6 +38,7 @@ pytestmark = pytest.mark.triton
 
 UNIT = Path(__file__).parents[1] / "unit" / "triton_models"
 ENGINE = Path(__file__).with_name("decoder_table_engine.py")
+DOCUMENT = Path(__file__).parents[2] / "docs" / "decoder.md"
 DECODER = Path(__file__).parents[2] / "specdeploy" / "triton" / "models" / "speculative_decoder" / "1"
 sys.path += [str(UNIT), str(DECODER)]
 
@@ -597,6 +599,25 @@ def test_a_request_whose_time_is_up_ends_with_what_it_has(client, way) -> None:
     assert 1 <= last["num_output_tokens"] < 200
     # The whole answer has 200 tokens, of which a round brings four at most.
     assert settled(lambda: engine_calls(client, names.TARGET)) - start < 200 / (1 + DRAFTS)
+
+
+EXAMPLES = re.findall(r"^\$ curl -s (\S+) -d '(.*)'$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize(("address", "body"), EXAMPLES)
+def test_the_requests_of_the_page_are_answered(client, address, body) -> None:
+    """As they stand there, but for an answer that fits these engines."""
+    data = json.dumps({**json.loads(body), "max_tokens": 40}).encode()
+    url = f"http://{address.replace('127.0.0.1:8000', client.http_url)}"
+    with urllib.request.urlopen(urllib.request.Request(url, data), timeout=30) as reply:
+        last = json.loads(reply.read().decode().strip().split("\n\n")[-1].removeprefix("data: "))
+
+    assert (last["finish_reason"], last["num_output_tokens"]) == ("length", 40)
+
+
+def test_there_are_requests_on_the_page() -> None:
+    """At the front door, and at the decoder itself."""
+    assert [address.split("/")[3] for address, _ in EXAMPLES] == [names.ENSEMBLE, names.DECODER]
 
 
 def test_requests_beyond_the_slots_wait_and_all_are_answered(client) -> None:

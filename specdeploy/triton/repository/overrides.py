@@ -45,7 +45,15 @@ _DECIDED: Final[Mapping[str, str | None]] = {
 #: What our own models take beyond what follows from the configuration.
 _OWN: Final = {
     names.PREPROCESSING: frozenset({"add_special_tokens", "end_id", "pad_id"}),
-    names.DECODER: frozenset({"control_slice_tokens", "draft_timeout_ms", "exclude_input_in_output", "max_inflight"}),
+    names.DECODER: frozenset(
+        {
+            "control_slice_tokens",
+            "draft_timeout_ms",
+            "exclude_input_in_output",
+            "max_inflight",
+            "otlp_traces_endpoint",
+        }
+    ),
 }
 
 

@@ -13,6 +13,7 @@ from decoder_settings import Settings
 
 from specdeploy.config.draft_lengths import parse_draft_lengths
 from specdeploy.config.load import load_config
+from specdeploy.triton.repository.overrides import check_overrides
 
 TEXT = (Path(__file__).parents[3] / "docs" / "decoder.md").read_text(encoding="utf-8")
 REASONS = [word for row in re.findall(r"^\| (`.*?) \|", TEXT, re.MULTILINE) for word in re.findall(r"`(\w+)`", row)][1:]
@@ -50,13 +51,15 @@ def test_the_reasons_of_inputs_are_the_decoders_own(reason) -> None:
     assert bypass_reason({name: value}, settings) == reason
 
 
-def test_the_configuration_of_the_page_loads(tmp_path) -> None:
-    """As it stands there."""
-    (block,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+def test_the_configurations_of_the_page_load(tmp_path) -> None:
+    """As they stand there; that of the spans is served in an integration test."""
+    blocks = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
     path = tmp_path / "specdeploy.yaml"
-    path.write_text(f"name: pair\ntarget: {{checkpoint: t}}\ndraft: {{checkpoint: d}}\n{block}")
+    path.write_text("\n".join(("name: pair\ntarget: {checkpoint: t}\ndraft: {checkpoint: d}", *blocks)))
 
-    speculation = load_config(path, {}, {}).config.speculation
+    config = load_config(path, {}, {}).config
+    speculation = config.speculation
 
+    assert not check_overrides(config)
     assert speculation.adaptive
     assert parse_draft_lengths(speculation.draft_len_schedule, 6) == ((1, 6), (8, 3), (32, 0))

@@ -43,6 +43,7 @@ class Settings:
         stand_in: The engines are the CPU stand-ins for TensorRT-LLM's.
         decoupled: Whether a request may have several responses; without, none can be streamed.
         preprocessing_model: Name of the model that is asked for the ids of a request that brings text; empty is none.
+        otlp_traces_endpoint: Where spans go of requests that Triton traces; empty leaves it to the environment.
     """
 
     target_model: str
@@ -66,6 +67,7 @@ class Settings:
     stand_in: bool = False
     decoupled: bool = True
     preprocessing_model: str = ""
+    otlp_traces_endpoint: str = ""
 
     @property
     def drafts(self) -> bool:
@@ -106,6 +108,7 @@ def read_settings(parameters: Mapping[str, Mapping[str, str]], *, decoupled: boo
         stand_in=_flag(values, "engine_stand_in", default=False),
         decoupled=decoupled,
         preprocessing_model=values.get("preprocessing_model_name", ""),
+        otlp_traces_endpoint=values.get("otlp_traces_endpoint", ""),
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import secrets
 import threading
 import traceback
@@ -26,11 +27,13 @@ from decoder_engine import TritonDraft, TritonTarget
 from decoder_loop import DraftTargetLoop, EngineFault
 from decoder_metrics import DraftMetrics
 from decoder_ngram import NgramDraft
+from decoder_otlp import SpanExporter, traces_endpoint
 from decoder_outputs import response_outputs
 from decoder_policy import DraftPolicy
 from decoder_reply import Reply, time_limit_s
 from decoder_request import RequestError, read_request
-from decoder_settings import is_decoupled, read_settings
+from decoder_settings import SettingsError, is_decoupled, read_settings
+from decoder_spans import TextSpans, read_context
 from decoder_text import Vocabulary
 from decoder_text_in import as_ids, texts_of
 from decoder_watch import CallWatch, TakenOverError
@@ -49,20 +52,30 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
+_NO_SPANS = TextSpans(None, lambda _: None, models={})
+
+
 class _Text:
     """One text of a request on its way to its answer: of one worker at a time, and whole between two groups."""
 
-    def __init__(self, request: InferenceRequest, reply: Reply, row: int) -> None:
+    def __init__(self, request: InferenceRequest, reply: Reply, row: int, spans: TextSpans) -> None:
         self.request = request
         self.reply = reply
         self.row = row
+        self.spans = spans
         # Ended when the text is answered, on whatever thread that is.
         self.held = contextlib.ExitStack()
+        self.held.callback(spans.end)
         # From here on: once it is read.
         self.begun = False
         self.num_input_tokens: int
         self.loop: DraftTargetLoop
         self.writer: AnswerWriter
+
+    def fail(self, message: str, code: int) -> None:
+        """Answer the request, of which this is a text, with an error."""
+        self.spans.fail(message)
+        self.reply.fail(message, code)
 
     def end(self) -> None:
         """Let go of everything: the draft's engine knows the text, so that nothing of it would be freed by itself."""
@@ -88,6 +101,7 @@ class TritonPythonModel:
         self._watch = CallWatch(most=self._settings.max_inflight)
         self._metrics = DraftMetrics(args)
         self._policy = DraftPolicy(adaptive=self._settings.adaptive, schedule=self._settings.draft_len_schedule)
+        self._spans = _span_exporter(self._settings.otlp_traces_endpoint)
         if self._settings.stand_in:
             pb_utils.Logger.log_warn("the engines of this deployment are CPU stand-ins for TensorRT-LLM's")
 
@@ -95,14 +109,24 @@ class TritonPythonModel:
         """Hand each request to a worker, waiting for a free one, so that what waits does so in Triton's own queue."""
         for request in requests:
             reply, rows = _reply(request, streams=self._settings.decoupled)
-            for row in range(rows):
+            for row, spans in enumerate(self._spans_of(request, rows)):
                 self._free.acquire()
-                self._start(_Text(request=request, reply=reply, row=row))
+                self._start(_Text(request=request, reply=reply, row=row, spans=spans))
 
     def finalize(self) -> None:
         """End the workers; Triton unloads a model only when its requests are answered."""
         self._workers.close()
         self._watch.close()
+        if self._spans is not None:
+            self._spans.close()
+
+    def _spans_of(self, request: InferenceRequest, rows: int) -> list[TextSpans]:
+        """Return the spans of each text: they begin here, and there are none where Triton does not trace."""
+        if self._spans is None:
+            return [_NO_SPANS] * rows
+        parent = read_context(request.trace().get_context())
+        models = {"target": self._settings.target_model, "draft": self._settings.draft_model or "ngram"}
+        return [TextSpans(parent, self._spans.add, models=models) for _ in range(rows)]
 
     def _start(self, text: _Text) -> None:
         self._workers.submit(functools.partial(self._serve, text))
@@ -126,13 +150,13 @@ class TritonPythonModel:
         except TakenOverError:
             raise
         except RequestError as error:
-            text.reply.fail(str(error), pb_utils.TritonError.INVALID_ARG)
+            text.fail(str(error), pb_utils.TritonError.INVALID_ARG)
         except EngineFault as error:
             self._note_failed_draft(text)
-            text.reply.fail(str(error), pb_utils.TritonError.INTERNAL)
+            text.fail(str(error), pb_utils.TritonError.INTERNAL)
         except Exception as error:  # noqa: BLE001 - a bug of ours must not leave the client waiting
             pb_utils.Logger.log_error(traceback.format_exc())
-            text.reply.fail(f"the decoder failed: {error!r}", pb_utils.TritonError.INTERNAL)
+            text.fail(f"the decoder failed: {error!r}", pb_utils.TritonError.INTERNAL)
 
     def _begin(self, text: _Text) -> None:
         name = text.request.request_id()
@@ -153,7 +177,7 @@ class TritonPythonModel:
 
     def _go_on(self, text: _Text) -> None:
         wanted = set(text.request.requested_output_names())
-        for response in text.writer.responses(text.loop, text.reply.ended):
+        for response in text.writer.responses(text.spans.rounds(text.loop), text.reply.ended):
             if response.final:
                 self._note(text, response)
             outputs = response_outputs(response, num_input_tokens=text.num_input_tokens, batch_index=text.row)
@@ -182,11 +206,12 @@ class TritonPythonModel:
         except RuntimeError as error:
             # No thread can be started, and this one is needed.
             self._note_failed_draft(text)
-            text.reply.fail(f"nobody can go on with the request: {error}", pb_utils.TritonError.INTERNAL)
+            text.fail(f"nobody can go on with the request: {error}", pb_utils.TritonError.INTERNAL)
             self._end(text)
 
     def _note(self, text: _Text, last: Response) -> None:
         """Count what a request's drafts came to, before its client can know that it is answered."""
+        text.spans.note(last, num_input_tokens=text.num_input_tokens, batch_index=text.row)
         self._metrics.add(last.statistics, last.bypass_reason)
         self._metrics.add_seconds(draft_s=text.loop.draft_s, target_s=text.loop.target_s)
         if not self._note_failed_draft(text) and last.statistics.drafted:
@@ -207,6 +232,18 @@ class TritonPythonModel:
         for name in decoding.pass_through:
             if name not in self._outputs:
                 raise RequestError(f"return_{name} is not offered: this deployment has no output {name!r}")
+
+
+def _span_exporter(parameter: str) -> SpanExporter | None:
+    """Return what sends spans; an environment that says nothing useful is none of a deployment's business."""
+    try:
+        endpoint = traces_endpoint(parameter, os.environ)
+    except SettingsError as error:
+        if parameter:
+            raise
+        pb_utils.Logger.log_warn(f"no spans are sent: {error}")
+        return None
+    return SpanExporter(endpoint, os.environ, pb_utils.Logger.log_warn) if endpoint else None
 
 
 def _reply(request: InferenceRequest, *, streams: bool) -> tuple[Reply, int]:
