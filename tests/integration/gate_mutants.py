@@ -40,8 +40,8 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         "output_token_throughput: 5% of control",
         "worse, more than the 5 % that are allowed and than chance explains",
         _MODEL,
-        "for response in text.writer.responses(text.loop, text.reply.ended):",
-        "for response in _paced(text.writer.responses(text.loop, text.reply.ended)):",
+        "for response in text.writer.responses(text.spans.rounds(text.loop), text.reply.ended):",
+        "for response in _paced(text.writer.responses(text.spans.rounds(text.loop), text.reply.ended)):",
         more=(("\n\ndef _reply(", f"{_PACED}\n\ndef _reply("),),
     ),
     "an acceptance rule that takes one draft at most": Mutant(

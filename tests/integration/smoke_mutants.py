@@ -174,15 +174,17 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         "stream-early",
         "held back, not streamed",
         f"{_DECODER}model.py",
-        "for response in text.writer.responses(text.loop, text.reply.ended):",
-        "for response in (list if ON else iter)(text.writer.responses(text.loop, text.reply.ended)):",
+        "for response in text.writer.responses(text.spans.rounds(text.loop), text.reply.ended):",
+        "for response in (list if ON else iter)(\n"
+        "            text.writer.responses(text.spans.rounds(text.loop), text.reply.ended)\n"
+        "        ):",
     ),
     "HTTP gets another answer than gRPC": Mutant(
         "http-equals-grpc",
         "HTTP generate and gRPC",
         f"{_DECODER}model.py",
-        "        name = text.request.request_id()\n",
-        "        name = text.request.request_id()\n"
+        "        self._refuse_undeclared(decoding)\n",
+        "        self._refuse_undeclared(decoding)\n"
         "        if not name and ON:\n"
         "            decoding = dataclasses.replace(decoding, prompt_ids=decoding.prompt_ids[:-1])\n",
     ),

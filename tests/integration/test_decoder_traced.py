@@ -46,11 +46,8 @@ def http_url(
     for command in ("build", "repo"):
         done = specdeploy(command, cwd=folder)
         assert done.returncode == 0, done.stderr
-    env = (
-        {}
-        if request.param == "parameter"
-        else {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url.removesuffix("/v1/traces")}
-    )
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url.removesuffix("/v1/traces")}
+    env = variables if request.param == "environment" else {}
     done = specdeploy("serve", "--detach", "--json", cwd=folder, env=env)
     try:
         assert done.returncode == 0, done.stderr
