@@ -9,6 +9,7 @@ import sys
 import urllib.request
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from specdeploy.config.schema import BuildConfig, DeployConfig, ModelConfig
@@ -170,6 +171,37 @@ def test_log_probabilities_are_those_of_the_target_alone(server) -> None:
     assert on == pytest.approx(off, abs=1e-3)
     assert (sum(on), sum(off)) == pytest.approx((on_sum, off_sum), abs=1e-3)
     assert all(value <= 0 for value in on)
+
+
+def measured(server: RunningServer, prompt: str, **fields) -> dict:
+    """Return the whole answer to a request that asks for the engine's measurements, as JSON has it."""
+    body = ask(prompt, stream=False, extra={"return_perf_metrics": True, **fields}).to_json()
+    url = f"http://{server.endpoints.http_url}/v2/models/ensemble/generate"
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode()), timeout=30) as reply:
+        return json.load(reply)
+
+
+def test_the_engines_measurements_are_those_of_the_whole_request(server) -> None:
+    """Blocks of the prompt that were there before, not those that a round finds of the round before; times in order."""
+    prompt = "a prompt that nobody else in this file sends, of more than one block of sixty-four tokens or so, and some"
+    first, again = measured(server, prompt), measured(server, prompt)
+    times = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
+
+    assert first["num_spec_steps"] > 2
+    assert (first["kv_cache_reused_blocks"], again["kv_cache_reused_blocks"]) == (0, 1)
+    assert first["kv_cache_alloc_total_blocks"] == again["kv_cache_alloc_total_blocks"] >= 2
+    assert first["kv_cache_alloc_new_blocks"] > again["kv_cache_alloc_new_blocks"]
+    assert [again[name] for name in times] == sorted({again[name] for name in times})
+    assert again["arrival_time_ns"] > first["last_token_time_ns"]
+
+
+def test_logits_of_the_answer_come_when_asked_for(server) -> None:
+    """A row for each token, whose best is the token; the target decodes alone, and says why."""
+    answer = measured(server, PROMPTS[0], return_generation_logits=True)
+    rows = np.array(answer["generation_logits"]).reshape(-1, VOCAB)
+
+    assert answer["bypass_reason"] == "return_generation_logits"
+    assert rows.argmax(axis=1).tolist() == answer["output_ids"]
 
 
 def test_a_prompt_and_answer_that_fill_the_engines(client) -> None:

@@ -41,6 +41,7 @@ _SHARED: Final = (
     "decoder_loop.py",
     "decoder_metrics.py",
     "decoder_outputs.py",
+    "decoder_perf.py",
     "decoder_reply.py",
     "decoder_request.py",
     "decoder_settings.py",
@@ -191,10 +192,11 @@ def _configs(
     target = parts["target"]
     # The manifest knows no padding token; padding is never attended to, so the end token serves.
     end_id = target.eos_token_ids[0] if target.eos_token_ids else -1
-    placement, texts, decoupled = place(config), models.texts_at_once(config), config.repo.decoupled
+    placement, texts = place(config), models.texts_at_once(config)
+    outputs = models.decoder_outputs(config, target)
     made = (
-        models.ensemble(names.ENSEMBLE, config.release, texts=texts, decoupled=decoupled),
-        models.ensemble(names.BLS, config.release, texts=texts, decoupled=decoupled),
+        models.ensemble(names.ENSEMBLE, config, outputs),
+        models.ensemble(names.BLS, config, outputs),
         models.preprocessing(
             end_id=end_id,
             pad_id=end_id,
@@ -202,7 +204,7 @@ def _configs(
             instances=config.repo.preprocessing_instances,
             texts=texts,
         ),
-        models.decoder(config, target),
+        models.decoder(config, target, outputs),
         *(
             engines.engine(
                 role,

@@ -6,13 +6,14 @@ puts code and tokenizer beside the configurations. The engines are in :mod:`spec
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from specdeploy.config.draft_lengths import parse_draft_lengths
 from specdeploy.config.rules import PAIRS
 from specdeploy.triton.pbtxt import EnsembleStep, InstanceGroup, ModelConfig, Queue, Tensor
 from specdeploy.triton.repository import names
-from specdeploy.triton.repository.engines import DECODING_MODES, MAX_BATCH_SIZE
+from specdeploy.triton.repository.engines import DECODING_MODES, MAX_BATCH_SIZE, engine_tensors
 from specdeploy.triton.repository.front_door import NEWER_NAMES, TO_PREPROCESSING, decoder_options, front_door
 from specdeploy.triton.tensors import release_tensors
 
@@ -74,7 +75,7 @@ _DECODER_INPUTS: Final = (
     _tensor("end_id", "INT32", 1, optional=True),
     _tensor("pad_id", "INT32", 1, optional=True),
 )
-DECODER_OUTPUTS: Final = (
+_DECODER_OUTPUTS: Final = (
     _tensor("text_output", "STRING", -1),
     _tensor("sequence_length", "INT32", 1),
     _tensor("output_ids", "INT32", -1),
@@ -95,16 +96,37 @@ DECODER_OUTPUTS: Final = (
 )
 
 
-def ensemble(name: str, release: str, *, texts: int = 1, decoupled: bool = True) -> ModelConfig:
-    """Return a front door called *name* for clients of *release*: `preprocessing`, then `speculative_decoder`.
+def decoder_outputs(config: DeployConfig, target: EngineFacts) -> tuple[Tensor, ...]:
+    """Return what the decoder and its front doors answer: what the templates do of the target's engine, and ours.
+
+    The LLM API has none of the former; our CPU engines have no logits of the prompt.
+    """
+    if config.profile == "llmapi":
+        return _DECODER_OUTPUTS
+    ours = {tensor.name for tensor in _DECODER_OUTPUTS}
+    given = {
+        tensor.name: tensor for tensor in engine_tensors(config, target.logits_dtype).models["tensorrt_llm"].outputs
+    }
+    missing = {"context_logits"} if config.profile == "cpu" else set()
+    return (
+        *_DECODER_OUTPUTS,
+        *(
+            dataclasses.replace(tensor, data_type=given[tensor.name].data_type)
+            for tensor in release_tensors(config.release).models["ensemble"].outputs
+            if tensor.name in given and tensor.name not in ours | missing
+        ),
+    )
+
+
+def ensemble(name: str, config: DeployConfig, outputs: tuple[Tensor, ...]) -> ModelConfig:
+    """Return a front door called *name* for clients of the release in use: `preprocessing`, then `speculative_decoder`.
 
     Args:
         name: Of the model.
-        release: Of TensorRT-LLM.
-        texts: The most texts of one request.
-        decoupled: Whether a request may have several responses, so that an answer can be streamed.
+        config: The deployment.
+        outputs: Those of the decoder.
     """
-    door = front_door(release)
+    door = front_door(config.release)
     offered = {tensor.name for tensor in door.inputs}
     first = EnsembleStep(
         model_name=names.PREPROCESSING,
@@ -114,15 +136,15 @@ def ensemble(name: str, release: str, *, texts: int = 1, decoupled: bool = True)
     second = EnsembleStep(
         model_name=names.DECODER,
         input_map={**{inner: _between(output) for output, inner in _TO_DECODER.items()}, **door.to_decoder},
-        output_map={tensor.name: tensor.name for tensor in DECODER_OUTPUTS},
+        output_map={tensor.name: tensor.name for tensor in outputs},
     )
     return ModelConfig(
         name=name,
         platform="ensemble",
-        max_batch_size=texts,
+        max_batch_size=texts_at_once(config),
         inputs=door.inputs,
-        outputs=DECODER_OUTPUTS,
-        decoupled=decoupled,
+        outputs=outputs,
+        decoupled=config.repo.decoupled,
         steps=(first, second),
         comments={"": "Text in, text out. The same wiring is served as `ensemble` and as `tensorrt_llm_bls`."},
     )
@@ -195,14 +217,14 @@ _LLMAPI_COMMENTS: Final = {
 }
 
 
-def decoder(config: DeployConfig, target: EngineFacts) -> ModelConfig:
+def decoder(config: DeployConfig, target: EngineFacts, outputs: tuple[Tensor, ...]) -> ModelConfig:
     """Return the model that decodes: the draft-target loop over two engines, or the LLM API."""
     return ModelConfig(
         name=names.DECODER,
         backend="python",
         max_batch_size=texts_at_once(config),
         inputs=_decoder_inputs(config.release),
-        outputs=DECODER_OUTPUTS,
+        outputs=outputs,
         instance_group=(InstanceGroup(),),
         decoupled=config.repo.decoupled,
         queue=_queue(config),

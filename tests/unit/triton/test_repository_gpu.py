@@ -7,7 +7,6 @@ tests/unit/triton/test_repository_gpu.py`` and read the difference.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import struct
@@ -362,7 +361,24 @@ def test_the_llm_api_has_one_model_behind_the_same_front_door() -> None:
     assert "speculative_decoder/1/decoder_text.py" in files
     pair = parse(tree(deployment())["ensemble/config.pbtxt"].decode())
     # What TensorRT-LLM has in flight is its own affair: a request is one text.
-    assert parse(files["ensemble/config.pbtxt"].decode()) == dataclasses.replace(pair, max_batch_size=1)
+    door = parse(files["ensemble/config.pbtxt"].decode())
+    assert (door.inputs, door.max_batch_size) == (pair.inputs, 1)
+    # Nor does it answer what NVIDIA's backend does of its engine.
+    outputs = {tensor.name for tensor in door.outputs}
+    assert {tensor.name for tensor in pair.outputs} - outputs == {
+        *("context_logits", "generation_logits"),
+        *("kv_cache_alloc_new_blocks", "kv_cache_reused_blocks", "kv_cache_alloc_total_blocks"),
+        *("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns"),
+    }
+
+
+def test_logits_have_the_engines_type_at_the_front_door_too() -> None:
+    """What the target answers passes through unread, so the decoder and the ensembles declare it as the engine does."""
+    files = tree(deployment(), logits_dtype="float16")
+
+    for name in ("ensemble", "tensorrt_llm_bls", "speculative_decoder", "tensorrt_llm"):
+        types = {tensor.name: tensor.data_type for tensor in parse(files[f"{name}/config.pbtxt"].decode()).outputs}
+        assert (types["context_logits"], types["generation_logits"]) == ("TYPE_FP16", "TYPE_FP16")
 
 
 def test_the_llm_apis_arguments_name_checkpoints_as_they_will_be_found() -> None:

@@ -11,6 +11,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from decoder_perf import PerfCounter
 from decoder_stats import ReportCounter, Statistics, StepCounter
 from decoder_text import TextWriter
 from decoder_trace import Tracer
@@ -40,6 +41,7 @@ class Response:
         statistics: Counts of the whole request so far.
         extras: Output tensors of the target that pass through.
         trace: The rounds of this response; None when not asked for.
+        measured: What the target's engine has measured of the whole request so far, by output.
     """
 
     texts: tuple[str, ...]
@@ -52,6 +54,7 @@ class Response:
     statistics: Statistics
     extras: tuple[tuple[str, npt.NDArray[np.generic]], ...] = ()
     trace: tuple[Mapping[str, Any], ...] | None = None
+    measured: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def final(self) -> bool:
@@ -89,6 +92,7 @@ class AnswerWriter:
         self._steps = StepCounter(request.longest_draft)
         # Counts in place of the steps where the engine drafts on its own.
         self._reports = ReportCounter() if request.engine_speculates else None
+        self._perf = PerfCounter()
         self._echo = request.prompt_text
         self._written = 0
         self._cum_log_prob = 0.0
@@ -130,6 +134,7 @@ class AnswerWriter:
             self._reports.record(group.answer.reported)
         elif group.drafted:
             self._steps.record(drafted=group.drafted, accepted=group.accepted)
+        self._perf.record(group.answer.measured)
         self._pause = group.pause
         if group.draft_failed:
             self.lose_draft()
@@ -179,6 +184,7 @@ class AnswerWriter:
             statistics=statistics,
             extras=extras,
             trace=self._trace(rounds),
+            measured=self._perf.snapshot(),
         )
 
     def _trace(self, rounds: tuple[Group, ...]) -> tuple[Mapping[str, Any], ...] | None:

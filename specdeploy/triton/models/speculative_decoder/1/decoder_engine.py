@@ -41,6 +41,7 @@ class _Engine:
         outputs: Names of the outputs that are asked for.
         request_id: The client's id of the request, for traces and logs.
         names: Our name of an input -> the engine's, where they differ.
+        optional: Names of outputs that are asked for and may be missing.
     """
 
     def __init__(
@@ -50,10 +51,12 @@ class _Engine:
         outputs: tuple[str, ...],
         request_id: str,
         names: Mapping[str, str],
+        optional: tuple[str, ...] = (),
     ) -> None:
         self._model = model
         self._inputs = inputs
         self._outputs = outputs
+        self._asked = [*outputs, *optional]
         self._request_id = request_id
         self._names = names
         self._memory = pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0)
@@ -76,7 +79,7 @@ class _Engine:
         try:
             response = pb_utils.InferenceRequest(
                 model_name=self._model,
-                requested_output_names=list(self._outputs),
+                requested_output_names=self._asked,
                 inputs=inputs,
                 request_id=self._request_id,
                 preferred_memory=self._memory,
@@ -149,9 +152,18 @@ class TritonDraft:
 
 
 class TritonTarget:
-    """The target engine of one request; see ``decoder_loop.TargetEngine``."""
+    """The target engine of one request; see ``decoder_loop.TargetEngine``.
 
-    def __init__(self, settings: Settings, request: DecodeRequest, request_id: str) -> None:
+    Args:
+        settings: Those of the deployment.
+        request: What is decoded.
+        request_id: The client's id of the request.
+        measured: Names of what the engine is to measure of each call, as far as it does.
+    """
+
+    def __init__(
+        self, settings: Settings, request: DecodeRequest, request_id: str, measured: tuple[str, ...] = ()
+    ) -> None:
         self._sampled = request.sampled
         self._reports = settings.engine_reports
         self._log_probs = request.return_log_probs
@@ -162,11 +174,12 @@ class TritonTarget:
         outputs = ["output_ids", *self._pass_through]
         outputs += ["sequence_length"] if self._beams else []
         outputs += ["output_log_probs"] if self._log_probs else []
-        if self._reports:
+        outputs += [*_REPORTED] if self._reports else []
+        self._measured = measured
+        if self._reports or measured:
             inputs["return_perf_metrics"] = _TRUE
-            outputs += [*_REPORTED]
         names = settings.engine_input_names
-        self._engine = _Engine(settings.target_model, inputs, tuple(outputs), request_id, names)
+        self._engine = _Engine(settings.target_model, inputs, tuple(outputs), request_id, names, measured)
 
     def __call__(self, ids: Ids, draft: Draft, count: int, *, seed: int, min_tokens: int) -> Answer:
         """Verify ``draft`` after ``ids``, or without a draft decode up to ``count`` tokens."""
@@ -191,6 +204,7 @@ class TritonTarget:
             others=tuple(others),
             extras=tuple((name, tensors[name]) for name in self._pass_through),
             reported=self._reported(tensors),
+            measured={name: int(tensors[name].reshape(-1)[0]) for name in self._measured if name in tensors},
         )
 
     def _reported(self, tensors: Mapping[str, Tensor]) -> tuple[int, int] | None:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 Ids: TypeAlias = npt.NDArray[np.int32]
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -58,6 +58,7 @@ class Answer:
         others: The new tokens of further sequences (beams), best first.
         extras: Further output tensors of the engine by name, which pass through unread.
         reported: Tokens that the engine drafted and accepted on its own in this call; None when it does not say.
+        measured: What the engine measured of this call, by name, when the request asked for it.
     """
 
     ids: Ids
@@ -65,6 +66,7 @@ class Answer:
     others: tuple[Ids, ...] = ()
     extras: tuple[tuple[str, npt.NDArray[np.generic]], ...] = ()
     reported: tuple[int, int] | None = None
+    measured: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 class Pace(Protocol):

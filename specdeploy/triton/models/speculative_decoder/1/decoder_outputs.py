@@ -36,6 +36,7 @@ def response_outputs(response: Response, *, num_input_tokens: int, batch_index: 
         "batch_index": partial(_row, [batch_index], np.int32),
         "sequence_index": partial(_row, [0], np.int32),
         **{name: partial(np.asarray, value) for name, value in response.extras},
+        **{name: partial(_row, [value], _perf_type(name)) for name, value in response.measured.items()},
         **_statistics_outputs(response.statistics),
         **_log_prob_outputs(response),
         **({} if response.trace is None else {"decode_trace": partial(_trace, response.trace)}),
@@ -71,6 +72,11 @@ def _log_prob_outputs(response: Response) -> Outputs:
         "output_log_probs": partial(_row, [response.log_probs], np.float32),
         "cum_log_probs": partial(_row, [response.cum_log_prob], np.float32),
     }
+
+
+def _perf_type(name: str) -> npt.DTypeLike:
+    """Return the type of a measurement: times have 64 bits."""
+    return np.int64 if name.endswith("_ns") else np.int32
 
 
 def _trace(rounds: Sequence[Mapping[str, Any]]) -> Tensor:

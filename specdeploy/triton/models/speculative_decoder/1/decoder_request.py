@@ -82,6 +82,7 @@ class DecodeRequest:
         stream: One response for each verified group.
         return_log_probs: The target's log probabilities are answered.
         return_decode_trace: What each round drafted and came to is answered.
+        return_perf_metrics: What the target's engine measures is answered.
         pad_id: Padding token, sent to the engines; None when the request has none.
         draft_inputs: Further tensors for the draft engine, by their name there.
         target_inputs: Further tensors for the target engine.
@@ -107,6 +108,7 @@ class DecodeRequest:
     engine_speculates: bool = False
     pinned: bool = False
     return_decode_trace: bool = False
+    return_perf_metrics: bool = False
 
     def without_drafts(self, reason: str) -> DecodeRequest:
         """Return the request as the target decodes it alone, and why it has to."""
@@ -201,6 +203,7 @@ def read_request(tensors: Mapping[str, Tensor], settings: Settings, *, fresh_see
         stream=stream,
         return_log_probs=inputs.flag("return_log_probs"),
         return_decode_trace=inputs.flag("return_decode_trace"),
+        return_perf_metrics=inputs.flag("return_perf_metrics"),
         pad_id=None if inputs.given("pad_id") is None else inputs.integer("pad_id", -1, least=-1),
         draft_inputs=shared,
         target_inputs={**shared, **_target_inputs(inputs)},

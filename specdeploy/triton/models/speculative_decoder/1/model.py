@@ -29,6 +29,7 @@ from decoder_metrics import DraftMetrics
 from decoder_ngram import NgramDraft
 from decoder_otlp import SpanExporter, traces_endpoint
 from decoder_outputs import response_outputs
+from decoder_perf import PERF_METRICS
 from decoder_policy import DraftPolicy
 from decoder_reply import Reply, time_limit_s
 from decoder_request import RequestError, read_request
@@ -93,6 +94,7 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         self._settings = read_settings(config.get("parameters", {}), decoupled=is_decoupled(config))
         self._outputs = {output["name"] for output in config["output"]}
+        self._measured = tuple(name for name in PERF_METRICS if name in self._outputs)
         folder = Path(args["model_repository"], args["model_version"], self._settings.tokenizer_dir)
         self._vocabulary = Vocabulary(Tokenizer.from_file(str(folder / "tokenizer.json")))
         self._workers = Workers()
@@ -169,7 +171,8 @@ class TritonPythonModel:
             decoding = decoding.without_drafts("draft_unavailable")
         text.held.enter_context(self._metrics.running())
         pace = text.held.enter_context(self._policy.request(pinned=decoding.pinned))
-        target = TritonTarget(self._settings, decoding, name)
+        measured = self._measured if decoding.return_perf_metrics else ()
+        target = TritonTarget(self._settings, decoding, name, measured)
         text.writer = AnswerWriter(decoding, self._vocabulary)
         text.loop = DraftTargetLoop(decoding.prompt_ids, decoding.plan, self._draft(text, decoding, name), target, pace)
         text.num_input_tokens = decoding.prompt_ids.size
