@@ -38,6 +38,7 @@ pytestmark = pytest.mark.triton
 REQUESTS = int(os.environ.get("SPECDEPLOY_SOAK", "240"))
 CLIENTS = 16
 TOKENS = 16
+DOORS = (names.ENSEMBLE, names.BLS, names.DECODER)
 PAGE = os.sysconf("SC_PAGE_SIZE")
 # The process allocates what it needs for as many requests as it decodes at once, and keeps it.
 GROWTH_LIMIT = 24 * 2**20
@@ -60,8 +61,10 @@ def answered(client, number: int) -> str:
     """Ask and compare with the target's own answer."""
     text, tokens = prompt(number), 1 + number % TOKENS
     way = list(WAYS)[number % len(WAYS)]
-    answer = WAYS[way](client, ask(text, tokens, num_draft_tokens=(None, 0, 1, 7)[number // 4 % 4]))
-    assert list(answer.ids) == reference(text, tokens), (way, text)
+    request = ask(text, tokens, num_draft_tokens=(None, 0, 1, 7)[number // 4 % 4])
+    model = DOORS[number // 16 % len(DOORS)]
+    answer = WAYS[way](client, request, model=model)
+    assert list(answer.ids) == reference(text, tokens), (way, model, text)
     return "answered"
 
 
@@ -77,11 +80,16 @@ def slowly_read(client, number: int) -> str:
 
 
 def left(client, number: int) -> str:
-    """Take the first chunk and leave: the front door, or the decoder itself, which then stops."""
-    if number % 2:
+    """Take the first chunk and leave: the front door, or the decoder itself with ids or text, which then stops."""
+    request = ask(prompt(number), TOKENS)
+    if number % 4 == 0:
         chunks = client.send_tensors(decoder_tensors(prompt(number), stream=True, tokens=TOKENS), model=names.DECODER)
+    elif number % 4 == 1:
+        chunks = client.stream_grpc(request, model=names.DECODER)
+    elif number % 4 == 2:
+        chunks = client.stream_http(request, model=names.DECODER)
     else:
-        chunks = client.stream_grpc(ask(prompt(number), TOKENS))
+        chunks = client.stream_grpc(request)
     next(chunks)
     chunks.close()
     return "left"
