@@ -111,9 +111,9 @@ def alone(triton_runtime, tmp_path_factory) -> Iterator[RunningServer]:
         yield server
 
 
-def post(server: RunningServer, **inputs: Any) -> dict[str, Any]:
+def post(server: RunningServer, model: str = names.ENSEMBLE, **inputs: Any) -> dict[str, Any]:
     """Ask over HTTP and return the JSON as it comes."""
-    address = f"http://{server.endpoints.http_url}/v2/models/ensemble/generate"
+    address = f"http://{server.endpoints.http_url}/v2/models/{model}/generate"
     request = urllib.request.Request(address, json.dumps(inputs).encode())
     with urllib.request.urlopen(request, timeout=30) as reply:
         return json.load(reply)
@@ -399,6 +399,17 @@ def abandon(client, tensors: list[Tensor], *, stream: bool) -> None:
     else:
         with pytest.raises(RequestFailed):
             list(chunks)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_request_whose_time_is_up_ends_with_what_it_has(client, speculating, model) -> None:
+    """Also through the ensembles, which pass no cancellation on; the engine drops it."""
+    before = aborted(client)
+    answer = post(speculating, model, text_input=f"~{PROMPT}", max_tokens=200, timeout=300_000)
+
+    assert answer["finish_reason"] == "timeout"
+    assert answer["num_output_tokens"] < 200
+    assert settled(lambda: aborted(client), before + 1) == before + 1
 
 
 def test_requests_beyond_the_slots_wait_and_all_are_answered(client) -> None:
