@@ -19,7 +19,7 @@ ABSENT: Final = "-"
 ENGINE: Final = "engine."
 _KEY_SHOWN: Final = 16
 _HINT: Final = "Measure again with `specdeploy load` of this version."
-_DEPLOYMENT: Final = ("profile", "release", "image", "model", "control", "protocol", "max_seq_len", "max_sequences")
+_DEPLOYMENT: Final = ("profile", "release", "image", "model", "protocol", "max_seq_len", "max_sequences")
 #: Fields of a load test's deployment that say how it was asked, and nothing of what it answers.
 _NOT_OF_THE_ANSWERS: Final = ("control", "protocol")
 _MACHINE: Final = ("cpu_model", "cpu_cores")
@@ -99,9 +99,18 @@ def _deployment(document: Mapping[str, Any]) -> dict[str, str]:
     deployment = _part(document, "deployment")
     return {
         **{name: _text(deployment.get(name)) for name in _DEPLOYMENT},
+        "control": _control(deployment.get("control")),
         **{f"{ENGINE}{role}": _engine(engine) for role, engine in _part(deployment, "engines").items()},
         **{f"speculation.{name}": _text(value) for name, value in _part(deployment, "speculation").items()},
     }
+
+
+def _control(control: object) -> str:
+    """Return what another server was that answered for the control: where it listened that day says nothing of it."""
+    if not isinstance(control, dict):
+        return _text(control)
+    told = {name: value for name, value in control.items() if name != "server"}
+    return _text(told) if told else "another deployment"
 
 
 def _part(data: Mapping[str, Any], name: str) -> dict[str, Any]:

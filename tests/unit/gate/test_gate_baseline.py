@@ -328,6 +328,18 @@ def test_a_fingerprint_that_is_none_is_an_error(junk) -> None:
         fingerprint_of({**DEPLOYED, "fingerprint": junk})
 
 
+def test_a_control_is_what_it_is_and_not_where_it_listened() -> None:
+    """So that a baseline of runs against another deployment needs no fixed ports."""
+
+    def against(**control: object) -> dict[str, str]:
+        return fingerprint_of({**DEPLOYED, "deployment": {**DEPLOYED["deployment"], "control": control}})
+
+    drafts = {"num_draft_tokens": "4"}
+    assert against(server="a:8000", **drafts) == against(server="b:9000", **drafts)
+    assert against(server="a:8000") == against(server="b:9000") != fingerprint_of(DEPLOYED)
+    assert [field for field, _, _ in differences(against(server="a", **drafts), against(server="a"))] == ["control"]
+
+
 def test_what_does_not_matter_is_not_in_the_fingerprint() -> None:
     """When it was, a patch of Python, the folder of a program, and how long a lost request is waited for."""
     other = {
