@@ -23,8 +23,11 @@ def _call(model: str, ids: np.ndarray, count: int, **more: np.ndarray) -> np.nda
         **more,
     }
     inputs = [pb_utils.Tensor(name, value) for name, value in tensors.items()]
-    response = pb_utils.InferenceRequest(model_name=model, requested_output_names=["output_ids"], inputs=inputs).exec()
-    return response.output_tensors()[0].as_numpy().reshape(-1)
+    # NVIDIA's backend wants to be asked for both.
+    outputs = ["output_ids", "sequence_length"]
+    response = pb_utils.InferenceRequest(model_name=model, requested_output_names=outputs, inputs=inputs).exec()
+    (found,) = (tensor for tensor in response.output_tensors() if tensor.name() == "output_ids")
+    return found.as_numpy().reshape(-1)
 
 
 class TritonPythonModel:

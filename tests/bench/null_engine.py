@@ -69,5 +69,8 @@ class TritonPythonModel:
 
 
 def _send(sender, ids: np.ndarray) -> None:
-    answer = pb_utils.Tensor("output_ids", ids[None, None])
-    sender.send(pb_utils.InferenceResponse([answer]), flags=_FINAL)
+    answer = [
+        pb_utils.Tensor("output_ids", ids[None, None]),
+        pb_utils.Tensor("sequence_length", np.array([[ids.size]], np.int32)),
+    ]
+    sender.send(pb_utils.InferenceResponse(answer), flags=_FINAL)

@@ -47,6 +47,9 @@ class TritonPythonModel:
         except EngineFault as error:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
         wanted = request.requested_output_names()
+        # As NVIDIA's backend: without these two there is no answer.
+        assert {"output_ids", "sequence_length"} <= set(wanted)
+        outputs["sequence_length"] = np.array([[outputs["output_ids"].shape[-1]]], np.int32)
         return pb_utils.InferenceResponse([pb_utils.Tensor(name, outputs[name]) for name in wanted if name in outputs])
 
     def _outputs(self, tensors):

@@ -41,7 +41,14 @@ def test_the_prompt_is_echoed_unless_excluded() -> None:
 def test_optional_outputs_come_only_when_asked_for() -> None:
     """Nothing is made that costs something and that nobody wants."""
     assert set(outputs()) == {"output_ids", "sequence_length", "batch_index", "sequence_index"}
-    assert set(outputs(wanted={"output_ids"})) == {"output_ids"}
+    assert set(outputs(wanted={"output_ids", "sequence_length"})) == {"output_ids", "sequence_length"}
+
+
+@pytest.mark.parametrize("wanted", [{"output_ids"}, {"sequence_length"}, {"batch_index"}])
+def test_a_caller_that_leaves_ids_or_their_number_out_gets_an_error(wanted) -> None:
+    """As the C++ backend gives it, when it fills in the response."""
+    with pytest.raises(ValueError, match="tensor must be present in list of output tensors"):
+        outputs(wanted=wanted)
 
 
 def test_types_and_shapes_are_those_of_the_templates() -> None:

@@ -54,7 +54,7 @@ def draft(deployment: Settings | None = None, *, in_time=lambda call: call(), **
 
 def answers(ids: list[int], logits: np.ndarray | None = None):
     """Return a model that always answers the same."""
-    outputs = {"output_ids": np.array([[ids]], np.int32)}
+    outputs = {"output_ids": np.array([[ids]], np.int32), "sequence_length": np.array([[len(ids)]], np.int32)}
     return lambda _: outputs if logits is None else {**outputs, "generation_logits": logits[None, None]}
 
 

@@ -17,8 +17,18 @@ if TYPE_CHECKING:
 TOKENS_PER_BLOCK: Final = 64
 
 
+_REQUIRED: Final = ("output_ids", "sequence_length")
+
+
 def to_tensors(request: GenerationRequest, answer: Answer, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Return the outputs that are ``wanted`` by the caller and that the request asked to be made."""
+    """Return the outputs that are ``wanted`` by the caller and that the request asked to be made.
+
+    Raises:
+        ValueError: The caller leaves one out that the C++ backend fails without.
+    """
+    missing = [name for name in _REQUIRED if name not in wanted]
+    if missing:
+        raise ValueError(f"{missing[0]} tensor must be present in list of output tensors")
     return {name: make(request, answer) for name, make in _available(request) if name in wanted}
 
 

@@ -30,6 +30,8 @@ InferenceResponse: TypeAlias = Any
 # What an engine that drafts on its own says of one call.
 _REPORTED: Final = ("total_draft_tokens", "total_accepted_draft_tokens")
 _TRUE: Final = np.ones((1, 1), np.bool_)
+# NVIDIA's backend fails a request that does not ask for both of these.
+_ALWAYS: Final = ("output_ids", "sequence_length")
 
 
 class _Engine:
@@ -126,7 +128,7 @@ class TritonDraft:
         inputs = {**request.draft_inputs, **_common(request, end_id=-1)}
         if self._with_logits:
             inputs["return_generation_logits"] = _TRUE
-        outputs = ("output_ids", "generation_logits") if self._with_logits else ("output_ids",)
+        outputs = (*_ALWAYS, "generation_logits") if self._with_logits else _ALWAYS
         self._engine = _Engine(settings.draft_model, inputs, outputs, request_id, settings.engine_input_names)
 
     def __call__(self, ids: Ids, count: int, *, seed: int) -> Draft:
@@ -171,8 +173,7 @@ class TritonTarget:
         inputs = {**request.target_inputs, **_common(request, end_id=request.plan.end_id)}
         # Several sequences are padded to the longest; a single one is not.
         self._beams = "beam_width" in inputs or "num_return_sequences" in inputs
-        outputs = ["output_ids", *self._pass_through]
-        outputs += ["sequence_length"] if self._beams else []
+        outputs = [*_ALWAYS, *self._pass_through]
         outputs += ["output_log_probs"] if self._log_probs else []
         outputs += [*_REPORTED] if self._reports else []
         self._measured = measured
