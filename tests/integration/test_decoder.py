@@ -432,6 +432,16 @@ def test_a_missing_prompt_is_noticed(client) -> None:
         client.post_generate({"REQUEST_OUTPUT_LEN": 3, "END_ID": 2}, model=names.PREPROCESSING)
 
 
+@pytest.mark.parametrize("model", [names.ENSEMBLE, names.DECODER])
+def test_a_wrong_text_is_the_clients_fault(client, model) -> None:
+    """Its status says so, which retries and alerts go by: also where one model asked the other."""
+    with pytest.raises(RequestFailed, match="the prompt is empty: QUERY") as caught:
+        client.generate_http(ask(prompt=""), model=model)
+
+    assert caught.value.status == 400
+    assert "failed:" not in caught.value.said
+
+
 def test_penalties_switch_speculation_off(client) -> None:
     """The answer says which input did, streamed or not, and a stream is one chunk: a penalty spans the whole call."""
     request = ask(extra={"repetition_penalty": 1.3})
@@ -493,23 +503,22 @@ def test_a_cancelled_request_stops_calling_the_engines(client) -> None:
     assert settled(lambda: engine_calls(client, names.TARGET)) - start - whole < whole / 2
 
 
-@pytest.mark.parametrize("way", ["HTTP", "HTTP stream", "gRPC stream"])
+@pytest.mark.parametrize("way", ["HTTP stream", "gRPC stream"])
 def test_a_client_of_the_decoder_itself_that_goes_away_stops_the_engines(client, way) -> None:
-    """Text in, text out as at the front door, and a connection that is closed ends the answer within a round."""
-    request = ask(f"~{PROMPT}", 200)
+    """Text in, text out as at the front door, and a connection that is closed ends the answer within a round or two."""
+    request = ask(f"~{PROMPT}", 200, extra={"end_id": -1})
+    stream = {"HTTP stream": client.stream_http, "gRPC stream": client.stream_grpc}[way]
     start = engine_calls(client, names.TARGET)
-    if way == "HTTP":
-        with pytest.raises(RequestFailed):
-            client.generate_http(request, model=names.DECODER, timeout_s=0.3)
-    else:
-        chunks = {"HTTP stream": client.stream_http, "gRPC stream": client.stream_grpc}[way](
-            request, model=names.DECODER
-        )
-        next(chunks)
-        chunks.close()
+    whole = join_chunks(list(stream(request, model=names.DECODER)))
+    calls = engine_calls(client, names.TARGET) - start
 
-    # The whole answer has 200 tokens, of which a round brings four at most.
-    assert settled(lambda: engine_calls(client, names.TARGET)) - start < 200 / (1 + DRAFTS)
+    chunks = stream(request, model=names.DECODER)
+    next(chunks)
+    chunks.close()
+
+    assert (whole.num_output_tokens, calls) > (199, 50)
+    # A server hears of a closed HTTP connection when it writes.
+    assert settled(lambda: engine_calls(client, names.TARGET)) - start - calls < calls / 2
 
 
 @pytest.mark.parametrize(
@@ -525,6 +534,18 @@ def test_a_client_of_the_decoder_itself_that_goes_away_stops_the_engines(client,
                 "bad_words": ([[b"a"]], "BYTES"),
             },
             "bad_words: words go with text_input",
+        ),
+        (
+            {
+                "text_input": ([[b"a"]], "BYTES"),
+                "max_tokens": ([[3]], "INT32"),
+                "request_output_len": ([[9]], "INT32"),
+            },
+            "request_output_len: goes with input_ids",
+        ),
+        (
+            {"input_ids": ([[1, -2]], "INT32"), "input_lengths": ([[2]], "INT32"), "max_tokens": ([[3]], "INT32")},
+            "input_ids has -2, which is no token",
         ),
     ],
 )

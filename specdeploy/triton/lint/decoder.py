@@ -24,8 +24,8 @@ _COUNTS: Final = {
     "draft_timeout_ms": 1,
     "ngram_size": 1,
 }
-# What a request needs, as ids or as text.
-_WITH_IDS: Final = frozenset({"input_ids", "input_lengths", "request_output_len"})
+# What a request needs, as ids or as text; with ids, max_tokens is as good as request_output_len.
+_WITH_IDS: Final = frozenset({"input_ids", "input_lengths", "max_tokens"})
 _WITH_TEXT: Final = frozenset({"text_input", "max_tokens"})
 _SCHEDULE: Final = re.compile(r"\d+:\d+(,\d+:\d+)*", re.ASCII)
 _FLAGS: Final = ("use_draft_logits", "adaptive_drafts", "exclude_input_in_output")
@@ -48,7 +48,7 @@ def _decoder(repository: Repository, caller: Caller) -> Iterator[Finding]:
             where=caller.model.where,
             hint="model_transaction_policy { decoupled: true } here, or in no model: repo.decoupled sets all of them",
         )
-    yield from _inputs(repository, caller.model.directory)
+    yield from _inputs(repository, caller)
     yield from _arguments(caller)
     wrong = [*_counts(caller), *_flags(caller), *_schedule(caller)]
     yield from wrong
@@ -69,14 +69,16 @@ def _decoupled_doors(repository: Repository, decoder: str) -> tuple[str, ...]:
     )
 
 
-def _inputs(repository: Repository, decoder: str) -> Iterator[Finding]:
+def _inputs(repository: Repository, caller: Caller) -> Iterator[Finding]:
     """Yield what an ensemble does not feed: to Triton all inputs are optional, since a prompt is text or ids."""
+    decoder, reads_text = caller.model.directory, "preprocessing_model_name" in caller.parameters
     for name, config in repository.configs().items():
         for number, step in enumerate(config.steps, 1):
             if step.model_name != decoder:
                 continue
-            needed = _WITH_IDS if "input_ids" in step.input_map else _WITH_TEXT
-            for missing in sorted(needed - set(step.input_map)):
+            fed = {"max_tokens" if tensor == "request_output_len" else tensor for tensor in step.input_map}
+            needed = _WITH_TEXT if "input_ids" not in fed and reads_text else _WITH_IDS
+            for missing in sorted(needed - fed):
                 yield error(
                     "decoder.input-missing",
                     f"step {number} ({decoder}) does not feed {missing}, without which every request is refused",

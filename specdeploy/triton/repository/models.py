@@ -53,6 +53,7 @@ _PREPROCESSING_INPUTS: Final = (
     _tensor("EMBEDDING_BIAS_WEIGHTS", "FP32", -1, optional=True),
     _tensor("END_ID", "INT32", 1, optional=True),
     _tensor("PAD_ID", "INT32", 1, optional=True),
+    _tensor("REFUSAL_AS_OUTPUT", "BOOL", 1, optional=True),
 )
 _PREPROCESSING_OUTPUTS: Final = (
     _tensor("INPUT_ID", "INT32", -1),
@@ -63,6 +64,7 @@ _PREPROCESSING_OUTPUTS: Final = (
     _tensor("REQUEST_OUTPUT_LEN", "INT32", -1),
     _tensor("OUT_END_ID", "INT32", 1),
     _tensor("OUT_PAD_ID", "INT32", 1),
+    _tensor("REFUSAL", "STRING", 1),
 )
 _DECODER_INPUTS: Final = (
     _tensor("text_input", "STRING", 1, optional=True),

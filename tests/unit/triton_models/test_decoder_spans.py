@@ -194,7 +194,7 @@ def test_spans_do_not_wait_for_the_end(collector) -> None:
 
 
 def test_a_collector_that_refuses_costs_its_spans_and_one_line(collector) -> None:
-    """The log says how many were dropped and why, and not again for a while."""
+    """The log says how many were dropped and why, and not again for a while, or until the end."""
     collector.status = 503
     complaints: list[str] = []
     exporter = SpanExporter(collector.url, {}, complaints.append)
@@ -202,9 +202,32 @@ def test_a_collector_that_refuses_costs_its_spans_and_one_line(collector) -> Non
         exporter.add({"spanId": str(number)})
     exporter.close()
 
+    assert 1 <= len(complaints) <= 2
+    assert sum(int(line.split()[0]) for line in complaints) == 2000
+    assert all(collector.url in line and "503" in line for line in complaints)
+
+
+def test_what_was_lost_and_not_told_yet_is_told_at_the_end() -> None:
+    """However short ago the last line was."""
+    complaints: list[str] = []
+    exporter = SpanExporter("http://127.0.0.1:9/v1/traces", {}, complaints.append)
+    for number in range(20_000):
+        exporter.add({"spanId": str(number)})
+    exporter.close()
+
+    assert sum(int(line.split()[0]) for line in complaints) == 20_000
+
+
+def test_an_answer_that_sends_elsewhere_takes_nothing(collector) -> None:
+    """Behind it is a page to log in at, which answers everybody."""
+    collector.status = 302
+    complaints: list[str] = []
+    exporter = SpanExporter(collector.url, {}, complaints.append)
+    exporter.add({"spanId": "one"})
+    exporter.close()
+
     assert len(complaints) == 1
-    assert collector.url in complaints[0]
-    assert "503" in complaints[0]
+    assert complaints[0].startswith("1 spans were dropped")
 
 
 def test_nobody_waits_for_a_collector_that_is_not_there() -> None:

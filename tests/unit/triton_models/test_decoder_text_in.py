@@ -16,7 +16,7 @@ from decoder_request import RequestError  # noqa: E402
 from decoder_text_in import as_ids, texts_of  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 IDS = np.array([[1, 2, 3]], np.int32)
 TEXT = np.array([[b"a b c"]], object)
@@ -29,6 +29,11 @@ def nothing_loaded() -> Iterator[None]:
     triton_stub.MODELS.clear()
     triton_stub.REQUESTS.clear()
     return
+
+
+def at_once(call: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Make a call."""
+    return call()
 
 
 def tokenizes(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -51,10 +56,10 @@ def test_text_becomes_ids_and_everything_else_stays() -> None:
     triton_stub.MODELS["pre"] = tokenizes
     stop, seed = np.array([[b"."]], object), np.array([[5]], np.uint64)
     sent = {"text_input": TEXT, "max_tokens": LENGTH, "end_id": LENGTH, "stop_words": stop, "random_seed": seed}
-    inputs = as_ids({**sent, "bad_words": stop, "min_length": LENGTH}, "pre", "mine")
+    inputs = as_ids({**sent, "bad_words": stop, "min_length": LENGTH}, "pre", "mine", at_once)
     (asked,) = triton_stub.REQUESTS
 
-    assert asked.inputs.keys() == {"QUERY", "REQUEST_OUTPUT_LEN", "END_ID", "BAD_WORDS_DICT"}
+    assert asked.inputs.keys() == {"QUERY", "REQUEST_OUTPUT_LEN", "END_ID", "BAD_WORDS_DICT", "REFUSAL_AS_OUTPUT"}
     assert asked.options["request_id"] == "mine"
     assert inputs.keys() == {
         "text_input", "input_ids", "input_lengths", "request_output_len", "bad_words_list", "embedding_bias", "end_id",
@@ -67,7 +72,7 @@ def test_text_becomes_ids_and_everything_else_stays() -> None:
 def test_ids_need_no_model() -> None:
     """Nobody is asked, and the length of the answer may be called as at the front door."""
     sent = {"input_ids": IDS, "input_lengths": np.array([[3]], np.int32), "text_input": TEXT, "max_tokens": LENGTH}
-    inputs = as_ids(sent, "pre", "")
+    inputs = as_ids(sent, "pre", "", at_once)
 
     assert not triton_stub.REQUESTS
     assert inputs["request_output_len"] is LENGTH
@@ -78,6 +83,7 @@ def test_ids_need_no_model() -> None:
     ("sent", "message"),
     [
         ({"input_ids": IDS, "max_tokens": LENGTH}, "input_lengths is missing"),
+        ({"input_ids": IDS[:, :0], "input_lengths": LENGTH, "text_input": TEXT}, "input_ids is empty"),
         (
             {"input_ids": IDS, "input_lengths": LENGTH, "embedding_bias_words": TEXT, "bad_words": TEXT},
             "bad_words, embedding_bias_words: words go with text_input",
@@ -87,14 +93,14 @@ def test_ids_need_no_model() -> None:
 def test_ids_that_say_too_little_are_refused(sent, message) -> None:
     """Padding is no prompt, and words need the tokenizer."""
     with pytest.raises(RequestError, match=message):
-        as_ids(sent, "pre", "")
+        as_ids(sent, "pre", "", at_once)
 
 
 def test_what_the_model_refuses_is_the_clients_fault_and_what_breaks_is_not() -> None:
-    """The code of its error says which; a model that is not loaded is named."""
+    """It says so in an output of its own, since errors between models lose their code; what is not loaded is named."""
 
-    def refuses(_: object) -> None:
-        raise triton_stub.Refused("the prompt is empty")
+    def refuses(_: object) -> dict[str, np.ndarray]:
+        return {"REFUSAL": np.array([[b"the prompt is empty"]], object)}
 
     def breaks(_: object) -> None:
         raise ValueError("no tokenizer")
@@ -103,11 +109,31 @@ def test_what_the_model_refuses_is_the_clients_fault_and_what_breaks_is_not() ->
     sent = {"text_input": TEXT, "max_tokens": LENGTH}
 
     with pytest.raises(RequestError, match="the prompt is empty"):
-        as_ids(sent, "refuses", "")
+        as_ids(sent, "refuses", "", at_once)
     with pytest.raises(EngineFault, match="model 'breaks' failed: no tokenizer"):
-        as_ids(sent, "breaks", "")
+        as_ids(sent, "breaks", "", at_once)
     with pytest.raises(EngineFault, match="model 'absent' failed: Model absent is not ready"):
-        as_ids(sent, "absent", "")
+        as_ids(sent, "absent", "", at_once)
+
+
+def test_the_call_is_made_as_the_caller_wants_it() -> None:
+    """So that one which never comes back can be given up."""
+    triton_stub.MODELS["pre"] = tokenizes
+    made = []
+
+    def in_time(call: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        made.append(call)
+        return call()
+
+    as_ids({"text_input": TEXT, "max_tokens": LENGTH}, "pre", "", in_time)
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("name", ["input_lengths", "request_output_len", "bad_words_list", "embedding_bias"])
+def test_what_goes_with_ids_is_not_passed_over_beside_text(name) -> None:
+    """A constraint that vanishes without a word is the worst outcome."""
+    with pytest.raises(RequestError, match=f"{name}: goes with input_ids"):
+        as_ids({"text_input": TEXT, "max_tokens": LENGTH, name: LENGTH}, "pre", "", at_once)
 
 
 @pytest.mark.parametrize(

@@ -43,10 +43,6 @@ class Tensor:
         return self._array.shape
 
 
-class Refused(ValueError):
-    """What a model raises for a request that is wrong; any other ValueError is the model's own failure."""
-
-
 class TritonError:
     """The kinds of errors."""
 
@@ -60,9 +56,9 @@ class TritonError:
 class InferenceResponse:
     """An answer, or what went wrong."""
 
-    def __init__(self, output_tensors: list[Tensor] | None = None, error: str = "", code: int = 0) -> None:
+    def __init__(self, output_tensors: list[Tensor] | None = None, error: str = "") -> None:
         self.outputs = {tensor.name(): tensor.as_numpy() for tensor in output_tensors or ()}
-        self._error, self._code = error, code
+        self._error = error
 
     def has_error(self) -> bool:
         """Say whether something went wrong."""
@@ -70,7 +66,7 @@ class InferenceResponse:
 
     def error(self) -> types.SimpleNamespace:
         """Return what."""
-        return types.SimpleNamespace(message=lambda: self._error, code=lambda: self._code)
+        return types.SimpleNamespace(message=lambda: self._error)
 
     def output_tensors(self) -> list[Tensor]:
         """Return the outputs."""
@@ -92,9 +88,9 @@ class InferenceRequest:
         try:
             outputs = MODELS[self.model_name](self.inputs)
         except ValueError as error:
-            code = TritonError.INVALID_ARG if isinstance(error, Refused) else TritonError.INTERNAL
-            return InferenceResponse(error=str(error), code=code)
-        return InferenceResponse([Tensor(name, outputs[name]) for name in self.options["requested_output_names"]])
+            return InferenceResponse(error=str(error))
+        wanted = [name for name in self.options["requested_output_names"] if name in outputs]
+        return InferenceResponse([Tensor(name, outputs[name]) for name in wanted])
 
 
 METRICS: dict[tuple[str, ...], float] = {}

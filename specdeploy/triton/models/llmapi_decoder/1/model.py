@@ -35,8 +35,9 @@ from llmapi_settings import MODEL_YAML, read_deployment
 from tokenizers import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from decoder_text_in import Outputs
     from llmapi_settings import Deployment
 
 # Triton's own classes carry no types.
@@ -91,9 +92,9 @@ class TritonPythonModel:
 
     def _decode(self, request: InferenceRequest, reply: Reply) -> None:
         sent = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-        inputs = as_ids(sent, self._deployment.settings.preprocessing_model, request.request_id())
-        asked = read_llm_request(inputs, self._deployment, penalties=self._penalties, fresh_seed=secrets.randbits(63))
         reply.limit(time_limit_s(request))
+        inputs = as_ids(sent, self._deployment.settings.preprocessing_model, request.request_id(), _at_once)
+        asked = read_llm_request(inputs, self._deployment, penalties=self._penalties, fresh_seed=secrets.randbits(63))
         wanted = set(request.requested_output_names())
         run = LlmRun(asked, self._engine.starter(asked), self._engine.loop, reply.ended)
         with self._metrics.running(), contextlib.closing(run):
@@ -111,6 +112,11 @@ def _read_deployment(config: Mapping[str, Any], folder: Path) -> Deployment:
     name = parameters.get("model_yaml", {"string_value": MODEL_YAML})["string_value"]
     document = (folder / name).read_text(encoding="utf-8")
     return read_deployment(parameters, document, folder.parents[1], decoupled=is_decoupled(config))
+
+
+def _at_once(call: Callable[[], Outputs]) -> Outputs:
+    """Make a call; here a preprocessing model that hangs keeps a worker."""
+    return call()
 
 
 def _never() -> str:

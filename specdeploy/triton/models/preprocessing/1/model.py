@@ -1,7 +1,8 @@
 """Text to token ids: the Triton model in front of the decoder.
 
 Answers each request by itself; one that is wrong gets its error and leaves the others alone. Triton does not notice a
-missing input as long as the number of inputs is plausible, so what must be there is checked here.
+missing input as long as the number of inputs is plausible, so what must be there is checked here. Between models an
+error loses its code, so a caller that sends ``REFUSAL_AS_OUTPUT`` is told in words what its client did wrong.
 """
 
 from __future__ import annotations
@@ -49,10 +50,14 @@ class TritonPythonModel:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: InferenceRequest) -> InferenceResponse:
+        tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        in_words = bool(_values(tensors, "REFUSAL_AS_OUTPUT"))
         try:
-            tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-            outputs = self._outputs(tensors)
+            outputs = self._outputs({name: tensor for name, tensor in tensors.items() if name != "REFUSAL_AS_OUTPUT"})
         except RequestError as error:
+            if in_words:
+                refusal = pb_utils.Tensor("REFUSAL", np.array([[str(error).encode()]], np.object_))
+                return pb_utils.InferenceResponse([refusal])
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), pb_utils.TritonError.INVALID_ARG))
         except Exception as error:  # noqa: BLE001 - one request's bug must not take the others with it
             pb_utils.Logger.log_error(traceback.format_exc())

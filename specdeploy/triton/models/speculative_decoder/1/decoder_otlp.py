@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import http.client
 import json
+import math
 import threading
 import time
 import urllib.parse
@@ -33,6 +34,20 @@ _LAST_TIMEOUT_S: Final = 2.0
 _COMPLAINT_S: Final = 60.0
 _SERVICE: Final = "triton-inference-server"
 """What Triton calls its own service."""
+
+
+_MOST_ANSWERED: Final = 65536
+"""Bytes that are read of what a collector says."""
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Takes an answer that sends one elsewhere for an error: behind it is a page to log in at, and no collector."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Follow nothing."""
+
+
+_OPENER: Final = urllib.request.build_opener(_NoRedirects)
 
 
 def traces_endpoint(parameter: str, environment: Mapping[str, str]) -> str:
@@ -74,7 +89,8 @@ class SpanExporter:
         self._changed = threading.Condition()
         self._closing = False
         self._lost = 0
-        self._complained_s = -_COMPLAINT_S
+        self._why = ""
+        self._complained_s = -math.inf
         self._thread: threading.Thread | None = None
 
     def add(self, span: Span) -> None:
@@ -82,23 +98,29 @@ class SpanExporter:
         with self._changed:
             if self._closing:
                 return
-            if len(self._waiting) >= _MOST:
-                self._lost += 1
-                return
-            self._waiting.append(span)
+            full = len(self._waiting) >= _MOST
+            if not full:
+                self._waiting.append(span)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
                 self._thread.start()
             elif len(self._waiting) == _BATCH:
                 self._changed.notify()
+        if full:
+            self._drop(1, "they came faster than they could be sent")
 
     def close(self) -> None:
-        """Send what waits, as far as that is quick, and end."""
+        """Send what waits, as far as that is quick, and end; say how many spans were lost and not told yet."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(2 * _LAST_TIMEOUT_S)
+        with self._changed:
+            left = len(self._waiting)
+            self._waiting.clear()
+        self._complained_s = -math.inf
+        self._drop(left, "the model was unloaded")
 
     def _run(self) -> None:
         while True:
@@ -121,24 +143,21 @@ class SpanExporter:
                 }
             ]
         }
+        request = urllib.request.Request(self._endpoint, json.dumps(body).encode(), self._headers)  # noqa: S310 - checked
         try:
-            request = urllib.request.Request(self._endpoint, json.dumps(body).encode(), self._headers)  # noqa: S310 - checked
-            with urllib.request.urlopen(request, timeout=timeout_s) as response:  # noqa: S310 - the same
-                response.read()
+            with _OPENER.open(request, timeout=timeout_s) as response:
+                response.read(_MOST_ANSWERED)
         except (OSError, ValueError, http.client.HTTPException) as error:
-            with self._changed:
-                self._lost += len(spans)
-            self._complain(f"{self._endpoint} did not take them: {error}")
-        else:
-            if self._lost:
-                self._complain("they came faster than they could be sent")
+            self._drop(len(spans), f"{self._endpoint} did not take them: {error}")
 
-    def _complain(self, why: str) -> None:
-        """Say how many spans were lost, once in a while."""
-        now_s = time.monotonic()
-        if now_s - self._complained_s < _COMPLAINT_S:
-            return
-        self._complained_s = now_s
+    def _drop(self, count: int, why: str) -> None:
+        """Count spans that are lost, and say so once in a while."""
         with self._changed:
+            self._lost += count
+            self._why = why if count else self._why
+            now_s = time.monotonic()
+            if not self._lost or now_s - self._complained_s < _COMPLAINT_S:
+                return
+            self._complained_s = now_s
             lost, self._lost = self._lost, 0
-        self._warn(f"{lost} spans were dropped: {why}")
+        self._warn(f"{lost} spans were dropped: {self._why}")

@@ -267,6 +267,8 @@ def _prompt(inputs: _Inputs) -> Ids:
     ids = inputs.tensors.get("input_ids")
     if ids is None or not ids.size:
         raise RequestError("input_ids is missing or empty, and so is text_input; the prompt needs at least one token")
+    if ids.min() < 0:
+        raise RequestError(f"input_ids has {ids.min()}, which is no token")
     length = inputs.number("input_lengths", ids.size, least=1, most=ids.size)
     return ids.reshape(-1)[: int(length)].astype(np.int32, copy=False)
 

@@ -115,7 +115,8 @@ class TextSpans:
             attributes = {"specdeploy.round": self._rounds}
             if group.draft_s:
                 proposed = {**attributes, "specdeploy.draft_tokens": group.drafted}
-                self._emit("draft", between_ns - round(group.draft_s * _NS), between_ns, proposed)
+                failed = "the draft failed" if group.draft_failed else ""
+                self._emit("draft", between_ns - round(group.draft_s * _NS), between_ns, proposed, error=failed)
             verified = {
                 **attributes,
                 "specdeploy.draft_tokens": group.drafted,

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import numpy as np
 import triton_python_backend_utils as pb_utils
 from decoder_loop import EngineFault
 from decoder_request import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from decoder_request import Tensor
 
@@ -51,6 +52,13 @@ _TAKEN: Final = {
 
 _WORDS: Final = ("bad_words", "embedding_bias_words", "embedding_bias_weights")
 
+_OF_IDS: Final = ("input_lengths", "request_output_len", "bad_words_list", "embedding_bias")
+
+_REFUSAL: Final = "REFUSAL"
+"""Its output in place of all others: why the request is wrong. An error would come without its code."""
+
+Outputs: TypeAlias = "dict[str, Tensor]"
+
 
 def texts_of(request: InferenceRequest) -> int:
     """Return how many texts a request sent; what is missing is noticed when they are read."""
@@ -59,13 +67,16 @@ def texts_of(request: InferenceRequest) -> int:
     return int(first[0])
 
 
-def as_ids(tensors: Mapping[str, Tensor], model: str, request_id: str) -> dict[str, Tensor]:
+def as_ids(
+    tensors: Mapping[str, Tensor], model: str, request_id: str, in_time: Callable[[Callable[[], Outputs]], Outputs]
+) -> Outputs:
     """Return a request's inputs with token ids, under our names.
 
     Args:
         tensors: What was sent, of one text.
         model: The preprocessing model, asked where there is text alone; empty is none.
         request_id: The client's id of the request.
+        in_time: Makes the call to it: one that hangs must not keep its caller for ever.
 
     Raises:
         RequestError: An input is missing, or does not go with the others.
@@ -74,15 +85,22 @@ def as_ids(tensors: Mapping[str, Tensor], model: str, request_id: str) -> dict[s
     inputs = {_NEWER.get(name, name): tensor for name, tensor in tensors.items()}
     if "input_ids" in inputs or "text_input" not in inputs or not model:
         return _with_length(inputs)
+    unheeded = [name for name in _OF_IDS if name in inputs]
+    if unheeded:
+        raise RequestError(
+            f"{', '.join(unheeded)}: goes with input_ids; with text_input send max_tokens, and words as text"
+        )
     sent = {name: inputs.pop(name) for name in _SENT if name in inputs}
-    return {**inputs, **_ask(model, sent, request_id), "text_input": sent["text_input"]}
+    return {**inputs, **in_time(lambda: _ask(model, sent, request_id)), "text_input": sent["text_input"]}
 
 
-def _with_length(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def _with_length(inputs: Outputs) -> Outputs:
     """Return inputs that bring ids, or nothing; ``max_tokens`` says the same as ``request_output_len``."""
     words = [name for name in _WORDS if name in inputs]
     if words:
         raise RequestError(f"{', '.join(words)}: words go with text_input; with input_ids send their ids")
+    if "input_ids" in inputs and not inputs["input_ids"].size:
+        raise RequestError("input_ids is empty; the prompt needs at least one token")
     if "input_ids" in inputs and "input_lengths" not in inputs:
         # Rows of a batch are filled up to the longest, and padding is no prompt.
         raise RequestError("input_lengths is missing; input_ids need it")
@@ -91,13 +109,14 @@ def _with_length(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     return inputs
 
 
-def _ask(model: str, sent: Mapping[str, Tensor], request_id: str) -> dict[str, Tensor]:
+def _ask(model: str, sent: Mapping[str, Tensor], request_id: str) -> Outputs:
     # Named until the response is here: the stub may not free a tensor that is still in use.
     tensors = [pb_utils.Tensor(_SENT[name], value) for name, value in sent.items()]
+    tensors.append(pb_utils.Tensor("REFUSAL_AS_OUTPUT", np.ones((1, 1), np.bool_)))
     try:
         response = pb_utils.InferenceRequest(
             model_name=model,
-            requested_output_names=list(_TAKEN),
+            requested_output_names=[*_TAKEN, _REFUSAL],
             inputs=tensors,
             request_id=request_id,
             preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0),
@@ -105,8 +124,8 @@ def _ask(model: str, sent: Mapping[str, Tensor], request_id: str) -> dict[str, T
     except pb_utils.TritonModelException as error:
         raise EngineFault(f"model {model!r} failed: {error}") from error
     if response.has_error():
-        fault = response.error()
-        if fault.code() == pb_utils.TritonError.INVALID_ARG:
-            raise RequestError(fault.message())
-        raise EngineFault(f"model {model!r} failed: {fault.message()}")
-    return {_TAKEN[tensor.name()]: tensor.as_numpy() for tensor in response.output_tensors()}
+        raise EngineFault(f"model {model!r} failed: {response.error().message()}")
+    outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+    if _REFUSAL in outputs:
+        raise RequestError(outputs[_REFUSAL].reshape(-1)[0].decode())
+    return {ours: outputs[name] for name, ours in _TAKEN.items()}

@@ -17,7 +17,7 @@ import secrets
 import threading
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import triton_python_backend_utils as pb_utils
 from decoder_answer import AnswerWriter
@@ -37,7 +37,7 @@ from decoder_settings import SettingsError, is_decoupled, read_settings
 from decoder_spans import TextSpans, read_context
 from decoder_text import Vocabulary
 from decoder_text_in import as_ids, texts_of
-from decoder_watch import CallWatch, TakenOverError
+from decoder_watch import CallWatch, DeadlineError, TakenOverError
 from decoder_workers import Workers
 from tokenizers import Tokenizer
 
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+
+_READ_S: Final = 10.0
+"""Longest time that the preprocessing model may take for one text; it takes a few milliseconds."""
 
 _NO_SPANS = TextSpans(None, lambda _: None, models={})
 
@@ -101,6 +104,7 @@ class TritonPythonModel:
         self._free = threading.BoundedSemaphore(self._settings.max_inflight)
         self._breaker = DraftBreaker()
         self._watch = CallWatch(most=self._settings.max_inflight)
+        self._reading = CallWatch(most=self._settings.max_inflight)
         self._metrics = DraftMetrics(args)
         self._policy = DraftPolicy(adaptive=self._settings.adaptive, schedule=self._settings.draft_len_schedule)
         self._spans = _span_exporter(self._settings.otlp_traces_endpoint)
@@ -119,6 +123,7 @@ class TritonPythonModel:
         """End the workers; Triton unloads a model only when its requests are answered."""
         self._workers.close()
         self._watch.close()
+        self._reading.close()
         if self._spans is not None:
             self._spans.close()
 
@@ -162,11 +167,11 @@ class TritonPythonModel:
 
     def _begin(self, text: _Text) -> None:
         name = text.request.request_id()
+        text.reply.limit(time_limit_s(text.request))
         sent = row_of({tensor.name(): tensor.as_numpy() for tensor in text.request.inputs()}, text.row)
-        inputs = as_ids(sent, self._settings.preprocessing_model, name)
+        inputs = as_ids(sent, self._settings.preprocessing_model, name, functools.partial(self._tokenized, text))
         decoding = read_request(inputs, self._settings, fresh_seed=secrets.randbits(64))
         self._refuse_undeclared(decoding)
-        text.reply.limit(time_limit_s(text.request))
         if decoding.plan.num_draft_tokens and not self._breaker.allows():
             decoding = decoding.without_drafts("draft_unavailable")
         text.held.enter_context(self._metrics.running())
@@ -192,6 +197,21 @@ class TritonPythonModel:
         if self._settings.ngram_size:
             return NgramDraft(self._settings.ngram_size)
         return TritonDraft(self._settings, decoding, request_id, functools.partial(self._in_time, text))
+
+    def _tokenized(self, text: _Text, call: Callable[[], T]) -> T:
+        """Make the call to the preprocessing model, if anybody waits for it, as long as it may take."""
+        ended = text.reply.ended()
+        if ended:
+            raise RequestError(f"the request ended before it was read: {ended}")
+        try:
+            return self._reading(call, functools.partial(self._give_up, text), min(_READ_S, text.reply.left_s()))
+        except DeadlineError as error:
+            raise EngineFault(f"model {self._settings.preprocessing_model!r} {error}") from error
+
+    def _give_up(self, text: _Text, why: str) -> None:
+        """Answer a request whose worker waits for the preprocessing model, and may do so for ever."""
+        text.fail(f"model {self._settings.preprocessing_model!r} {why}", pb_utils.TritonError.INTERNAL)
+        self._end(text)
 
     def _in_time(self, text: _Text, call: Callable[[], T]) -> T:
         """Make a call to the draft, as long as it and the request may take."""
