@@ -40,6 +40,9 @@ class TritonPythonModel:
 
     def _answer(self, request):
         tensors = {tensor.name(): tensor.as_numpy().reshape(-1) for tensor in request.inputs()}
+        if tensors.get("stop", [False])[0]:
+            # What is under way here ends by itself.
+            return pb_utils.InferenceResponse([])
         if tensors["input_ids"][0] == self._slow:
             time.sleep(self._pause_s)
         try:

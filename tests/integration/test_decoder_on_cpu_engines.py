@@ -6,6 +6,8 @@ import dataclasses
 import json
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
 from typing import TYPE_CHECKING
 
@@ -13,11 +15,12 @@ import numpy as np
 import pytest
 
 from specdeploy.config.schema import BuildConfig, DeployConfig, ModelConfig
-from specdeploy.triton.client import TritonClient
+from specdeploy.deploy.metrics import parse_metrics
+from specdeploy.triton.client import RequestFailed, TritonClient
 from specdeploy.triton.protocol import GenerateRequest, join_chunks
 from specdeploy.triton.repository import EngineFacts, build_repository
 from specdeploy.triton.server import TritonServer
-from specdeploy.triton.sources import model_sources, tokenizer_files
+from specdeploy.triton.sources import backend_sources, model_sources, tokenizer_files
 from tests.tiny import perturb_checkpoint, write_tiny_checkpoint
 
 if TYPE_CHECKING:
@@ -55,8 +58,8 @@ def facts() -> EngineFacts:
 
 
 @pytest.fixture(scope="module")
-def server(triton_runtime, tmp_path_factory) -> Iterator[RunningServer]:
-    """A server that all tests of this file share."""
+def models(triton_runtime, tmp_path_factory) -> Path:
+    """The repository of all tests of this file."""
     folder = tmp_path_factory.mktemp("decoder-cpu")
     target = write_tiny_checkpoint(folder / "target", vocab=VOCAB)
     draft = perturb_checkpoint(target, folder / "draft", 0.02)
@@ -78,8 +81,34 @@ def server(triton_runtime, tmp_path_factory) -> Iterator[RunningServer]:
     for name, data in tree.items():
         (folder / "models" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "models" / name).write_bytes(data)
-    with TritonServer(triton_runtime, folder / "models", run_dir=folder / "run") as running:
+    return folder / "models"
+
+
+@pytest.fixture(scope="module")
+def server(triton_runtime, models) -> Iterator[RunningServer]:
+    """A server that most tests of this file share."""
+    with TritonServer(triton_runtime, models, run_dir=models.with_name("run")) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def slow(triton_runtime, models) -> Iterator[TritonClient]:
+    """A client of a server whose engines take 10 ms for each pass."""
+    sources = dict(backend_sources())
+    path, pass_ = "tensorrtllm_cpu/generation.py", b"        rows = len(self._drafts) + 1\n        if"
+    assert sources[path].count(pass_) == 1
+    sources[path] = sources[path].replace(pass_, b"        time.sleep(0.01)\n" + pass_)
+    run_dir, backends = models.with_name("run-slow"), {"tensorrtllm": sources}
+    with (
+        TritonServer(triton_runtime, models, run_dir=run_dir, backends=backends) as running,
+        TritonClient(
+            running.endpoints.http_url,
+            running.endpoints.grpc_url,
+            metrics_url=running.endpoints.metrics_url,
+            timeout_s=60,
+        ) as connected,
+    ):
+        yield connected
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +171,45 @@ def test_inputs_that_every_token_obeys_keep_speculation_exact(client, extra) -> 
 
     assert on.ids == off.ids
     assert (on.bypass_reason, off.bypass_reason) == ("", "requested")
+
+
+PENALTY = {"repetition_penalty": 1.2, "end_id": -1}
+LONG = 200
+
+
+def test_a_call_under_way_ends_with_its_time_and_gives_what_it_has(slow) -> None:
+    """A penalty takes the whole answer in one call, which the engine is told to end: nothing else would."""
+    whole = slow.generate_http(ask(tokens=LONG, extra=PENALTY))
+    body = ask(tokens=LONG, stream=False, extra=PENALTY).to_json()
+    cut = slow.post_generate({**body, "timeout": 700_000})
+
+    assert (whole.num_output_tokens, whole.finish_reason) == (LONG, "length")
+    assert cut.finish_reason == "timeout"
+    assert 0 < cut.num_output_tokens < LONG
+    assert whole.ids[: cut.num_output_tokens] == cut.ids
+    assert whole.text.startswith(cut.text)
+
+
+def test_a_call_under_way_ends_when_its_client_goes(slow) -> None:
+    """Long before the answer would be whole, and its slot is free."""
+
+    def running() -> float:
+        page = parse_metrics(slow.metrics_text())
+        return sum(sample.value for sample in page if sample.name == "specdeploy_requests_running")
+
+    began_s = time.monotonic()
+    slow.generate_grpc(ask(tokens=LONG, extra=PENALTY))
+    whole_s = time.monotonic() - began_s
+
+    with pytest.raises(RequestFailed):
+        slow.generate_grpc(ask(tokens=LONG, extra=PENALTY), model="speculative_decoder", timeout_s=whole_s / 4)
+    pause = threading.Event()
+    began_s = time.monotonic()
+    while running():
+        assert time.monotonic() - began_s < 60
+        pause.wait(0.02)
+
+    assert time.monotonic() - began_s < whole_s / 2
 
 
 def test_penalties_are_decoded_by_the_target(client) -> None:

@@ -189,3 +189,34 @@ def test_closing_answers_whatever_is_left() -> None:
     engine.scheduler.close()
 
     assert [job.abandoned for job in (*jobs, late)] == [1, 1, 1]
+
+
+def test_a_job_is_stopped_by_its_name() -> None:
+    """What runs is answered with what it has, what waits as a cancelled one; the others go on, also in their slots."""
+    engine = TableEngine(slots=2)
+    running, other, waiting = engine.job([1], 9), engine.job([2], 9), engine.job([3], 9)
+    engine.scheduler.submit(running, "a")
+    engine.scheduler.submit(other, "b")
+    engine.scheduler.submit(waiting, "a")
+    for _ in range(4):
+        engine.scheduler.turn()
+    engine.scheduler.stop("a")
+    engine.scheduler.stop("nobody")
+    engine.drain()
+
+    assert (running.ended, running.ids) == (1, engine.model.greedy([1], 2))
+    assert (waiting.ended, waiting.abandoned) == (1, 1)
+    assert other.ids == engine.model.greedy([2], 9)
+    assert engine.run([4], 3).ids == engine.model.greedy([4], 3)
+
+
+def test_a_stopped_job_may_have_nothing() -> None:
+    """Its prompt was being read."""
+    engine = TableEngine(slots=1, chunk=2)
+    job = engine.job([1, 2, 3, 4, 5, 6, 1, 2], 4)
+    engine.scheduler.submit(job, "a")
+    engine.scheduler.turn()
+    engine.scheduler.stop("a")
+    engine.drain()
+
+    assert (job.ended, job.ids) == (1, [])

@@ -437,3 +437,23 @@ def test_without_an_end_token_nothing_is_a_fault() -> None:
 
     with pytest.raises(EngineFault, match="answered 0 tokens where 1 to 1"):
         list(loop)
+
+
+@pytest.mark.parametrize("restartable", [True, False])
+@pytest.mark.parametrize(
+    ("count", "ids", "reason"),
+    [(12, [], "timeout"), (12, [1, 2], "timeout"), (12, [1, END], "end_id"), (2, [1, 2], "length")],
+)
+def test_a_call_that_was_stopped_ends_the_answer_with_what_it_has(count, ids, reason, restartable) -> None:
+    """However little that is, and unless it is the whole answer anyhow; no other call is made."""
+    calls = []
+
+    def target(_ids, _draft, count, **_options) -> Answer:
+        calls.append(count)
+        return Answer(ids=np.array(ids, np.int32), stopped="timeout")
+
+    asked = plan(max_new_tokens=count, num_draft_tokens=0, restartable=restartable)
+    groups = list(DraftTargetLoop(PROMPT, asked, TableDraft(TableModel(1, VOCAB)), target))
+
+    assert calls == [count]
+    assert [(group.answer.ids.tolist(), group.finish_reason) for group in groups] == [(ids, reason)]

@@ -2,7 +2,7 @@
 
 Requests wait in order until a slot is free. Each running one gets a turn before any gets a second, so a long answer
 never holds up a short verification for more than one pass of each other sequence. A request that fails or is cancelled
-is answered and takes nobody with it. Does not know Triton: a ``Job`` is how a request reports back.
+or stopped is answered and takes nobody with it. Does not know Triton: a ``Job`` is how a request reports back.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ class Job(Protocol):
 class _Ticket:
     """A job on its way through the scheduler."""
 
-    def __init__(self, job: Job, now: float) -> None:
+    def __init__(self, job: Job, name: str, now: float) -> None:
         self.job = job
+        self.name = name
         self.arrival_ns = time.time_ns()
         self.check_at = now + CANCEL_CHECK_S
 
@@ -78,15 +79,22 @@ class Scheduler:
         self._pool = pool
         self._chunk = prefill_chunk
         self._clock = clock
-        self._inbox: queue.SimpleQueue[_Ticket | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Ticket | str | None] = queue.SimpleQueue()
         self._waiting: collections.deque[_Ticket] = collections.deque()
         self._running: collections.deque[tuple[_Ticket, Generation]] = collections.deque()
         self._thread: threading.Thread | None = None
         self._closing = False
 
-    def submit(self, job: Job) -> None:
-        """Take a job; returns at once. May be called from any thread."""
-        self._inbox.put(_Ticket(job, self._clock()))
+    def submit(self, job: Job, name: str = "") -> None:
+        """Take a job, which can be stopped by its name; returns at once. May be called from any thread."""
+        self._inbox.put(_Ticket(job, name, self._clock()))
+
+    def stop(self, name: str) -> None:
+        """End the jobs of a name before their time; one that there is not has ended. May be called from any thread.
+
+        One that runs is answered with what it has, and one that waits as a cancelled one.
+        """
+        self._inbox.put(name)
 
     def start(self) -> None:
         """Serve on a thread of its own until ``close``."""
@@ -130,10 +138,28 @@ class Scheduler:
                 block = False
                 if ticket is None:
                     self._closing = True
+                elif isinstance(ticket, str):
+                    self._stop(ticket)
                 else:
                     self._waiting.append(ticket)
         except queue.Empty:
             return
+
+    def _stop(self, name: str) -> None:
+        """End what has this name; nothing is running a pass now."""
+        waiting, self._waiting = self._waiting, collections.deque()
+        for ticket in waiting:
+            if ticket.name == name:
+                ticket.job.abandon()
+            else:
+                self._waiting.append(ticket)
+        running, self._running = self._running, collections.deque()
+        for ticket, generation in running:
+            if ticket.name == name:
+                self._pool.release(generation.slot)
+                ticket.job.respond(generation.take(), final=True)
+            else:
+                self._running.append((ticket, generation))
 
     def _admit(self) -> None:
         """Start waiting jobs, oldest first, while there are slots."""

@@ -54,11 +54,21 @@ class TritonPythonModel:
             sender = request.get_response_sender()
             try:
                 tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+                if "stop" in tensors and tensors["stop"].any():
+                    self._stop(request.request_id())
+                    sender.send(pb_utils.InferenceResponse([]), flags=_FINAL)
+                    continue
                 parsed = read_request(tensors, self._limits)
             except Exception as error:  # noqa: BLE001 - an escaping error would fail the other requests of the call
                 _send_error(sender, error)
                 continue
-            self._scheduler.submit(_TritonJob(self._name, request, parsed, sender))
+            self._scheduler.submit(_TritonJob(self._name, request, parsed, sender), request.request_id())
+
+    def _stop(self, name: str) -> None:
+        """End the requests that have this id, as the C++ backend does for a request with ``stop``."""
+        if not name:
+            raise RequestRefused("Trying to stop a request but request ID is not provided")
+        self._scheduler.stop(name)
 
     def finalize(self) -> None:
         """Stop the scheduler."""

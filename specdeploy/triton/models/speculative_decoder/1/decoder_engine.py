@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from decoder_loop import Answer, Draft, EngineFault
+from decoder_stop import StoppedError
 from decoder_watch import DeadlineError
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from decoder_loop import Ids
     from decoder_request import DecodeRequest, Tensor
     from decoder_settings import Settings
+
+    UntilEnded: TypeAlias = Callable[
+        [Callable[[], dict[str, Tensor]], Callable[[], None]], tuple[dict[str, Tensor], str]
+    ]
 
 # Triton's own classes carry no types.
 InferenceRequest: TypeAlias = Any
@@ -41,7 +46,7 @@ class _Engine:
         model: Name of the Triton model.
         inputs: Tensors that every call of the request carries.
         outputs: Names of the outputs that are asked for.
-        request_id: The client's id of the request, for traces and logs.
+        request_id: By which the engine knows the call, and its log names it; no other call under way has it.
         names: Our name of an input -> the engine's, where they differ.
         optional: Names of outputs that are asked for and may be missing.
     """
@@ -62,6 +67,22 @@ class _Engine:
         self._request_id = request_id
         self._names = names
         self._memory = pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0)
+
+    def stop(self) -> None:
+        """End the call that is under way, if there is one: its engine knows it by its id.
+
+        As the C++ backend wants it: the inputs that every request has, which are not read, and an answer without any.
+        """
+        # Named until the response is here: the stub may not free a tensor that is still in use.
+        inputs = [
+            pb_utils.Tensor("input_ids", _scalar(0, np.int32)),
+            pb_utils.Tensor("input_lengths", _scalar(1, np.int32)),
+            pb_utils.Tensor("request_output_len", _scalar(1, np.int32)),
+            pb_utils.Tensor("stop", _TRUE),
+        ]
+        pb_utils.InferenceRequest(
+            model_name=self._model, requested_output_names=[*_ALWAYS], inputs=inputs, request_id=self._request_id
+        ).exec()
 
     def call(self, ids: Ids, count: int, more: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Ask for ``count`` tokens after ``ids`` and return the outputs by name.
@@ -159,13 +180,21 @@ class TritonTarget:
     Args:
         settings: Those of the deployment.
         request: What is decoded.
-        request_id: The client's id of the request.
+        request_id: By which the engine knows the request's calls.
         measured: Names of what the engine is to measure of each call, as far as it does.
+        until_ended: Makes a call, and has it stopped once nobody waits for it: returns what it came to, and why it was
+            stopped; raises StoppedError. Left out, calls take as long as they take.
     """
 
     def __init__(
-        self, settings: Settings, request: DecodeRequest, request_id: str, measured: tuple[str, ...] = ()
+        self,
+        settings: Settings,
+        request: DecodeRequest,
+        request_id: str,
+        measured: tuple[str, ...] = (),
+        until_ended: UntilEnded | None = None,
     ) -> None:
+        self._until_ended = until_ended or _as_it_comes
         self._sampled = request.sampled
         self._reports = settings.engine_reports
         self._log_probs = request.return_log_probs
@@ -191,9 +220,14 @@ class TritonTarget:
             more["draft_input_ids"] = draft.ids.reshape(1, -1)
             if draft.logits is not None:
                 more["draft_logits"] = draft.logits[np.newaxis]
-        return self._answer(self._engine.call(ids, count, more))
+        try:
+            tensors, stopped = self._until_ended(lambda: self._engine.call(ids, count, more), self._engine.stop)
+        except StoppedError as error:
+            nothing = np.empty(0, np.float32) if self._log_probs else None
+            return Answer(ids=np.empty(0, np.int32), log_probs=nothing, stopped=str(error))
+        return self._answer(tensors, stopped)
 
-    def _answer(self, tensors: Mapping[str, Tensor]) -> Answer:
+    def _answer(self, tensors: Mapping[str, Tensor], stopped: str) -> Answer:
         rows = tensors["output_ids"].reshape(-1, tensors["output_ids"].shape[-1])
         first, *others = _trimmed(rows, tensors["sequence_length"]) if self._beams else rows
         log_probs = None
@@ -206,6 +240,7 @@ class TritonTarget:
             extras=tuple((name, tensors[name]) for name in self._pass_through),
             reported=self._reported(tensors),
             measured={name: int(tensors[name].reshape(-1)[0]) for name in self._measured if name in tensors},
+            stopped=stopped,
         )
 
     def _reported(self, tensors: Mapping[str, Tensor]) -> tuple[int, int] | None:
@@ -213,6 +248,11 @@ class TritonTarget:
             return None
         drafted, accepted = (int(tensors[name].reshape(-1)[0]) for name in _REPORTED)
         return drafted, accepted
+
+
+def _as_it_comes(call: Callable[[], dict[str, Tensor]], _stop: Callable[[], None]) -> tuple[dict[str, Tensor], str]:
+    """Make a call."""
+    return call(), ""
 
 
 def _common(request: DecodeRequest, *, end_id: int) -> dict[str, Tensor]:

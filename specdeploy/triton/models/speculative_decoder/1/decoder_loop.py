@@ -59,6 +59,7 @@ class Answer:
         extras: Further output tensors of the engine by name, which pass through unread.
         reported: Tokens that the engine drafted and accepted on its own in this call; None when it does not say.
         measured: What the engine measured of this call, by name, when the request asked for it.
+        stopped: Why the call was stopped on the way, and the answer ends with it, however short it is; else empty.
     """
 
     ids: Ids
@@ -67,6 +68,7 @@ class Answer:
     extras: tuple[tuple[str, npt.NDArray[np.generic]], ...] = ()
     reported: tuple[int, int] | None = None
     measured: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    stopped: str = ""
 
 
 class Pace(Protocol):
@@ -157,7 +159,7 @@ class Group:
         drafted: Draft tokens that the call carried.
         draft_ids: Which they were [drafted].
         accepted: How many of them were accepted.
-        finish_reason: ``end_id`` or ``length`` on the last group, else empty.
+        finish_reason: ``end_id``, ``length`` or why the call was stopped on the last group, else empty.
         draft_failed: The draft engine has failed and the target has gone on alone.
         pause: Why the target was alone in this round of a request that drafts; empty otherwise.
         draft_s: What the draft took (seconds), also if it failed; 0.0 where it was not asked.
@@ -417,13 +419,13 @@ class DraftTargetLoop:
             drafted=draft.ids.size,
             draft_ids=draft.ids,
             accepted=matched_prefix(draft.ids, answer.ids),
-            finish_reason=self._finish_reason(answer.ids, count),
+            finish_reason=self._finish_reason(answer, count),
             draft_failed=bool(self._draft_failure),
             target_s=target_s,
         )
 
     def _checked(self, answer: Answer, count: int) -> Answer:
-        least = 1 if self._plan.end_is_kept or self._plan.end_id < 0 else 0
+        least = 1 if not answer.stopped and (self._plan.end_is_kept or self._plan.end_id < 0) else 0
         if not least <= answer.ids.size <= count:
             raise EngineFault(f"the target answered {answer.ids.size} tokens where {least} to {count} were asked for")
         ends = np.flatnonzero(answer.ids == self._plan.end_id)
@@ -433,11 +435,14 @@ class DraftTargetLoop:
         log_probs = None if answer.log_probs is None else answer.log_probs[:kept]
         return dataclasses.replace(answer, ids=answer.ids[:kept], log_probs=log_probs)
 
-    def _finish_reason(self, ids: Ids, count: int) -> str:
-        if not ids.size or ids[-1] == self._plan.end_id:
+    def _finish_reason(self, answer: Answer, count: int) -> str:
+        ids = answer.ids
+        if ids.size and ids[-1] == self._plan.end_id:
             return "end_id"
         if not self._remaining:
             return "length"
+        if answer.stopped or not ids.size:
+            return answer.stopped or "end_id"
         if not self._plan.restartable and not self._plan.end_is_kept and self._plan.end_id >= 0:
             return "end_id"
         if not self._plan.restartable:

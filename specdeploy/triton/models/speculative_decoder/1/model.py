@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import secrets
@@ -35,6 +36,7 @@ from decoder_reply import Reply, time_limit_s
 from decoder_request import RequestError, read_request
 from decoder_settings import SettingsError, is_decoupled, read_settings
 from decoder_spans import TextSpans, read_context
+from decoder_stop import CallStopper
 from decoder_text import Vocabulary
 from decoder_text_in import as_ids, texts_of
 from decoder_watch import CallWatch, DeadlineError, TakenOverError
@@ -104,6 +106,8 @@ class TritonPythonModel:
         self._free = threading.BoundedSemaphore(self._settings.max_inflight)
         self._breaker = DraftBreaker()
         self._watch = CallWatch(most=self._settings.max_inflight)
+        self._stopper = CallStopper()
+        self._process, self._numbers = secrets.token_hex(4), itertools.count()
         self._reading = CallWatch(most=self._settings.max_inflight)
         self._metrics = DraftMetrics(args)
         self._policy = DraftPolicy(adaptive=self._settings.adaptive, schedule=self._settings.draft_len_schedule)
@@ -124,6 +128,7 @@ class TritonPythonModel:
         self._workers.close()
         self._watch.close()
         self._reading.close()
+        self._stopper.close()
         if self._spans is not None:
             self._spans.close()
 
@@ -166,7 +171,8 @@ class TritonPythonModel:
             text.fail(f"the decoder failed: {error!r}", pb_utils.TritonError.INTERNAL)
 
     def _begin(self, text: _Text) -> None:
-        name = text.request.request_id()
+        # Engines know a call by its id: two clients, or two texts of one request, may have the same.
+        name = f"{text.request.request_id()}#{self._process}.{next(self._numbers)}"
         text.reply.limit(time_limit_s(text.request))
         sent = row_of({tensor.name(): tensor.as_numpy() for tensor in text.request.inputs()}, text.row)
         inputs = as_ids(sent, self._settings.preprocessing_model, name, functools.partial(self._tokenized, text))
@@ -177,7 +183,8 @@ class TritonPythonModel:
         text.held.enter_context(self._metrics.running())
         pace = text.held.enter_context(self._policy.request(pinned=decoding.pinned))
         measured = self._measured if decoding.return_perf_metrics else ()
-        target = TritonTarget(self._settings, decoding, name, measured)
+        until_ended = functools.partial(self._until_ended, text)
+        target = TritonTarget(self._settings, decoding, name, measured, until_ended)
         text.writer = AnswerWriter(decoding, self._vocabulary)
         text.loop = DraftTargetLoop(decoding.prompt_ids, decoding.plan, self._draft(text, decoding, name), target, pace)
         text.num_input_tokens = decoding.prompt_ids.size
@@ -212,6 +219,10 @@ class TritonPythonModel:
         """Answer a request whose worker waits for the preprocessing model, and may do so for ever."""
         text.fail(f"model {self._settings.preprocessing_model!r} {why}", pb_utils.TritonError.INTERNAL)
         self._end(text)
+
+    def _until_ended(self, text: _Text, call: Callable[[], T], stop: Callable[[], None]) -> tuple[T, str]:
+        """Make a call to the target, and have it stopped when nobody waits for the answer any more."""
+        return self._stopper(call, text.reply.ended, stop)
 
     def _in_time(self, text: _Text, call: Callable[[], T]) -> T:
         """Make a call to the draft, as long as it and the request may take."""
