@@ -100,7 +100,13 @@ def build_repository(  # every part of a repository by its name
 
 def check_repository(config: DeployConfig) -> tuple[Finding, ...]:
     """Return what in the configuration speaks against its repository, before there is an engine."""
-    return (*check_placement(config), *check_overrides(config), *_check_layout(config), *_check_release(config))
+    return (
+        *check_placement(config),
+        *check_overrides(config),
+        *_check_layout(config),
+        *_check_release(config),
+        *_check_tracing(config),
+    )
 
 
 def engine_path(engine: PurePath, repository: PurePath, *, root: str = "") -> str:
@@ -164,6 +170,19 @@ def _check_release(config: DeployConfig) -> Iterator[Finding]:
             f"of {tensors.release}",
             hint="Compare with the image: `specdeploy repo --from-image /app/all_models`.",
             where="release",
+        )
+
+
+def _check_tracing(config: DeployConfig) -> Iterator[Finding]:
+    traces = any(argument.startswith("--trace-config") for argument in config.serve.extra_args)
+    if traces and models.queue_size(config):
+        yield Finding(
+            severity="warning",
+            code="repo.traced-queue",
+            message=f"serve.extra_args has the server trace, and {models.queue_size(config)} requests may wait for the "
+            "decoder: Triton 2.51 ends (SIGSEGV) when it refuses a traced request over HTTP because the queue is full",
+            hint="set repo.max_queue_size: 0, and limit what comes in front of the server",
+            where="repo.max_queue_size",
         )
 
 

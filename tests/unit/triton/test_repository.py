@@ -8,12 +8,15 @@ from pathlib import PurePath
 
 import pytest
 
-from specdeploy.config.schema import SpeculationConfig
+from specdeploy.config.schema import RepositoryConfig, ServeConfig, SpeculationConfig
 from specdeploy.errors import ConfigError, RepositoryError
 from specdeploy.triton.pbtxt import ModelConfig, parse
 from specdeploy.triton.repository import check_repository, engine_path, names
 from specdeploy.triton.tensors import release_tensors
 from tests.unit.triton.repositories import SOURCES, TOKENIZER, deploy_config, engine_facts, repository_tree
+
+
+TRACE = "--trace-config=mode=opentelemetry"
 
 
 def config_of(model: str, tree: dict[str, bytes] | None = None) -> ModelConfig:
@@ -204,3 +207,11 @@ def test_without_a_common_folder_the_place_of_the_engines_is_asked_for() -> None
         engine_path(engine, repository)
     assert "--engine-root" in caught.value.hint
     assert engine_path(engine, repository, root="/opt/engines/") == "/opt/engines/aa"
+
+
+@pytest.mark.parametrize(("arguments", "most", "found"), [((TRACE,), -1, True), ((TRACE,), 0, False), ((), -1, False)])
+def test_a_traced_server_that_may_refuse_requests_is_warned_of(arguments, most, found) -> None:
+    """It dies of that, so the queue in front of the decoder has to be without a limit."""
+    config = deploy_config(serve=ServeConfig(extra_args=arguments), repo=RepositoryConfig(max_queue_size=most))
+
+    assert ("repo.traced-queue" in {finding.code for finding in check_repository(config)}) is found
