@@ -15,7 +15,6 @@ from specdeploy.triton.repository import check_repository, engine_path, names
 from specdeploy.triton.tensors import release_tensors
 from tests.unit.triton.repositories import SOURCES, TOKENIZER, deploy_config, engine_facts, repository_tree
 
-
 TRACE = "--trace-config=mode=opentelemetry"
 
 

@@ -51,9 +51,9 @@ class TritonPythonModel:
 
     def _answer(self, request: InferenceRequest) -> InferenceResponse:
         tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-        in_words = bool(_values(tensors, "REFUSAL_AS_OUTPUT"))
+        in_words = bool(np.any(tensors.pop("REFUSAL_AS_OUTPUT", False)))
         try:
-            outputs = self._outputs({name: tensor for name, tensor in tensors.items() if name != "REFUSAL_AS_OUTPUT"})
+            outputs = self._outputs(tensors)
         except RequestError as error:
             if in_words:
                 refusal = pb_utils.Tensor("REFUSAL", np.array([[str(error).encode()]], np.object_))
