@@ -185,7 +185,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         f"{_DECODER}model.py",
         "        self._refuse_undeclared(decoding)\n",
         "        self._refuse_undeclared(decoding)\n"
-        "        if not name and ON:\n"
+        "        if not text.request.request_id() and ON:\n"
         "            decoding = dataclasses.replace(decoding, prompt_ids=decoding.prompt_ids[:-1])\n",
     ),
     # Edges
