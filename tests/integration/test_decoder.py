@@ -84,6 +84,13 @@ def write_repository(path: Path, deployment: DeployConfig, **extra: str) -> None
 def serving(runtime, folder: Path, deployment: DeployConfig, **extra: str) -> Iterator[TritonClient]:
     """Serve a deployment of table models and connect to it."""
     write_repository(folder / "models", deployment, **extra)
+    with connected_to(runtime, folder) as connected:
+        yield connected
+
+
+@contextlib.contextmanager
+def connected_to(runtime, folder: Path) -> Iterator[TritonClient]:
+    """Serve the repository of a folder and connect to it."""
     with (
         TritonServer(runtime, folder / "models", run_dir=folder / "run") as server,
         TritonClient(
@@ -620,6 +627,35 @@ def test_a_request_whose_time_is_up_ends_with_what_it_has(client, way) -> None:
     assert 1 <= last["num_output_tokens"] < 200
     # The whole answer has 200 tokens, of which a round brings four at most.
     assert settled(lambda: engine_calls(client, names.TARGET)) - start < 200 / (1 + DRAFTS)
+
+
+def test_a_tokenizer_that_hangs_frees_its_workers(triton_runtime, tmp_path) -> None:
+    """Requests with text are given up in time, and those with ids are served meanwhile, by as many workers as ever."""
+    write_repository(tmp_path / "models", config())
+    model = tmp_path / "models" / names.PREPROCESSING / "1" / "model.py"
+    code, line = model.read_text(), "        ids = self._prompt_ids(tensors)\n"
+    assert code.count(line) == 1
+    model.write_text(code.replace(line, f"        __import__('time').sleep(2)\n{line}"))
+    body = {"text_input": PROMPT, "max_tokens": 9, "timeout": 300_000}
+
+    def ask_in_words(connected) -> str:
+        with pytest.raises(RequestFailed) as caught:
+            connected.post_generate(body, model=names.DECODER)
+        return caught.value.said
+
+    with connected_to(triton_runtime, tmp_path) as connected, ThreadPoolExecutor(2 * SLOTS) as pool:
+        began_s = time.monotonic()
+        said = [pool.submit(ask_in_words, connected) for _ in range(SLOTS)]
+        answers = [future.result(timeout=60) for future in said]
+        given_up_s = time.monotonic() - began_s
+        ids = list(connected.send_tensors(decoder_tensors(PROMPT, stream=False, tokens=9), model=names.DECODER))
+
+    assert all("model 'preprocessing' has not answered within" in text for text in answers)
+    # They are tokenized one after the other, two seconds each.
+    assert given_up_s < 2 * SLOTS
+    assert list(join_chunks(ids).ids) == greedy_answer(
+        TableModel(5, byte_level().get_vocab_size(), 2.0), byte_level().encode(PROMPT).ids, 9, -1
+    )
 
 
 EXAMPLES = re.findall(r"^\$ curl -s (\S+) -d '(.*)'$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)

@@ -87,7 +87,7 @@ class TextSpans:
         if self._own is None:
             return
         counts = response.statistics
-        found = {
+        found: dict[str, str | int | float | None] = {
             "gen_ai.usage.input_tokens": num_input_tokens,
             "gen_ai.usage.output_tokens": response.num_output_tokens,
             "specdeploy.batch_index": batch_index,
