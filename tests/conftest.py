@@ -19,8 +19,10 @@ import pytest
 from specdeploy.triton import runtime as triton_runtime_module
 from tests import llamacpp_server, peers, slurm_cluster
 
-# A shell that starts us in the background has Ctrl-C ignored, which what we start would inherit, and tests send it.
+# A shell that starts us in the background has Ctrl-C ignored, and nohup a hang-up, which what we start would inherit;
+# tests send both.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 ROOT = Path(__file__).parents[1]
 # No deadline for an example, since a busy machine is no failure, and always the same ones: CI judges the change.

@@ -318,17 +318,32 @@ def test_a_wrong_request_is_refused_and_the_engine_serves_on(server: Server, pla
 
 
 def test_only_the_outputs_asked_for_are_sent(server: Server) -> None:
-    """Requested outputs are honoured, which old stubs crash on otherwise."""
+    """Requested outputs are honoured, which old stubs crash on otherwise; without these two there is no answer."""
     from tritonclient import grpc
+    from tritonclient.utils import InferenceServerException
 
-    result = server.client.infer(
-        "target",
-        server.inputs(PROMPT, 2),
-        outputs=[grpc.InferRequestedOutput("sequence_length")],
-        client_timeout=CALL_S,
-    )
+    def outputs(*names: str) -> list[str]:
+        wanted = [grpc.InferRequestedOutput(name) for name in names]
+        result = server.client.infer("target", server.inputs(PROMPT, 2), outputs=wanted, client_timeout=CALL_S)
+        return [tensor.name for tensor in result.get_response().outputs]
 
-    assert [tensor.name for tensor in result.get_response().outputs] == ["sequence_length"]
+    assert outputs("output_ids", "sequence_length") == ["output_ids", "sequence_length"]
+    with pytest.raises(InferenceServerException, match="output_ids tensor must be present in list of output tensors"):
+        outputs("sequence_length")
+
+
+def test_a_request_that_stops_another_needs_its_id(server: Server) -> None:
+    """And has no outputs, whether there was one under way or not."""
+    from tritonclient.utils import InferenceServerException
+
+    def stop(name: str) -> list[str]:
+        inputs = server.inputs([1], 1, stop=[True])
+        result = server.client.infer("target", inputs, request_id=name, client_timeout=CALL_S)
+        return [tensor.name for tensor in result.get_response().outputs]
+
+    assert stop("nobody") == []
+    with pytest.raises(InferenceServerException, match="request ID is not provided"):
+        stop("")
 
 
 def test_a_cancelled_request_stops_being_decoded(server: Server, plain: list[int]) -> None:
