@@ -222,12 +222,17 @@ def test_penalties_are_decoded_by_the_target(client) -> None:
     assert answer.ids != client.generate_http(ask()).ids
 
 
+def answer_of(server: RunningServer, request: GenerateRequest) -> dict:
+    """Return the whole answer of the front door as JSON has it."""
+    url = f"http://{server.endpoints.http_url}/v2/models/ensemble/generate"
+    body = json.dumps(request.to_json()).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, body), timeout=30) as reply:
+        return json.load(reply)
+
+
 def log_probabilities(server: RunningServer, drafts: int) -> tuple[list[float], float]:
     """Return the log probability of every id of an answer, and their sum as the server says."""
-    body = ask(num_draft_tokens=drafts, stream=False, extra={"return_log_probs": True}).to_json()
-    url = f"http://{server.endpoints.http_url}/v2/models/ensemble/generate"
-    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode()), timeout=30) as reply:
-        answer = json.load(reply)
+    answer = answer_of(server, ask(num_draft_tokens=drafts, stream=False, extra={"return_log_probs": True}))
     assert len(answer["output_log_probs"]) == answer["num_output_tokens"]
     return answer["output_log_probs"], answer["cum_log_probs"]
 
@@ -242,11 +247,8 @@ def test_log_probabilities_are_those_of_the_target_alone(server) -> None:
 
 
 def measured(server: RunningServer, prompt: str, **fields) -> dict:
-    """Return the whole answer to a request that asks for the engine's measurements, as JSON has it."""
-    body = ask(prompt, stream=False, extra={"return_perf_metrics": True, **fields}).to_json()
-    url = f"http://{server.endpoints.http_url}/v2/models/ensemble/generate"
-    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode()), timeout=30) as reply:
-        return json.load(reply)
+    """Ask for the engine's measurements, too."""
+    return answer_of(server, ask(prompt, stream=False, extra={"return_perf_metrics": True, **fields}))
 
 
 def test_the_engines_measurements_are_those_of_the_whole_request(server) -> None:

@@ -37,6 +37,7 @@ _WITH_TOKENIZER: Final = (names.PREPROCESSING, names.DECODER)
 _LLMAPI: Final = "llmapi_decoder"
 _SHARED: Final = (
     "decoder_answer.py",
+    "decoder_ask.py",
     "decoder_batch.py",
     "decoder_loop.py",
     "decoder_metrics.py",

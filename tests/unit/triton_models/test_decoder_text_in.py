@@ -11,9 +11,12 @@ import triton_stub
 
 triton_stub.install()
 
+import decoder_text_in  # noqa: E402
 from decoder_loop import EngineFault  # noqa: E402 - they import Triton's module
 from decoder_request import RequestError  # noqa: E402
 from decoder_text_in import as_ids, texts_of  # noqa: E402
+
+from specdeploy.triton.repository import front_door, models  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -146,3 +149,12 @@ def test_rows_are_counted_by_the_prompt(names, count) -> None:
     tensors = [triton_stub.Tensor(name, np.zeros((rows[name], 1))) for name in names]
 
     assert texts_of(types.SimpleNamespace(inputs=lambda: tensors)) == count
+
+
+def test_names_are_those_of_the_ensembles() -> None:
+    """What is served brings nothing of the package with it, so both have them: a text goes either way alike."""
+    both_see = {"stop_words": "STOP_WORDS_DICT"}
+
+    assert decoder_text_in._TAKEN == models._TO_DECODER
+    assert {**decoder_text_in._SENT, **both_see} == front_door.TO_PREPROCESSING
+    assert decoder_text_in._NEWER == front_door.NEWER_NAMES

@@ -48,7 +48,7 @@ _NEUTRAL: Final[Mapping[str, float]] = {
 _CURES: Final[Mapping[str, str]] = {
     "beam_width": "send 1 or leave it out",
     "num_return_sequences": "send one request per sequence, each with its own seed",
-    "stop": "send it with nothing but the id of the request that is to be cancelled",
+    "stop": "send it in a request of its own, by the id of the one to cancel",
     "lora": "merge the adapter into the checkpoint and build that",
     "guided": "leave it out, or serve the engine with TensorRT-LLM",
 }

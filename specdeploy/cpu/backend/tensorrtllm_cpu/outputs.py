@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 #: The unit of the KV cache counters; TensorRT-LLM's default block size. Our caches have no blocks of their own.
 TOKENS_PER_BLOCK: Final = 64
-
-
 _REQUIRED: Final = ("output_ids", "sequence_length")
 
 

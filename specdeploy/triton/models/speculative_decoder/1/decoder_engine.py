@@ -1,18 +1,14 @@
-"""The two engines as callables, over requests that Triton passes on to their models.
-
-Each call is one request with one response: ``exec()``, never ``exec(decoupled=True)``, whose response iterator is
-freed in a way that brings the process down on Triton before 24.12 (python_backend PR 390). Nor do calls carry the
-client's trace: ``execute`` has returned by then, and Triton 2.51 with tracing on dies of a call that does.
+"""The two engines as callables, over requests that Triton passes on to their models; each call is one.
 
 Knows the engines' tensors; knows nothing of the loop and of the client's request beyond what it was given to pass on.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
-import triton_python_backend_utils as pb_utils
+from decoder_ask import ask
 from decoder_loop import Answer, Draft, EngineFault
 from decoder_stop import StoppedError
 from decoder_watch import DeadlineError
@@ -27,10 +23,6 @@ if TYPE_CHECKING:
     UntilEnded: TypeAlias = Callable[
         [Callable[[], dict[str, Tensor]], Callable[[], None]], tuple[dict[str, Tensor], str]
     ]
-
-# Triton's own classes carry no types.
-InferenceRequest: TypeAlias = Any
-InferenceResponse: TypeAlias = Any
 
 # What an engine that drafts on its own says of one call.
 _REPORTED: Final = ("total_draft_tokens", "total_accepted_draft_tokens")
@@ -63,26 +55,18 @@ class _Engine:
         self._model = model
         self._inputs = inputs
         self._outputs = outputs
-        self._asked = [*outputs, *optional]
+        self._asked = (*outputs, *optional)
         self._request_id = request_id
         self._names = names
-        self._memory = pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0)
 
     def stop(self) -> None:
         """End the call that is under way, if there is one: its engine knows it by its id.
 
         As the C++ backend wants it: the inputs that every request has, which are not read, and an answer without any.
         """
-        # Named until the response is here: the stub may not free a tensor that is still in use.
-        inputs = [
-            pb_utils.Tensor("input_ids", _scalar(0, np.int32)),
-            pb_utils.Tensor("input_lengths", _scalar(1, np.int32)),
-            pb_utils.Tensor("request_output_len", _scalar(1, np.int32)),
-            pb_utils.Tensor("stop", _TRUE),
-        ]
-        pb_utils.InferenceRequest(
-            model_name=self._model, requested_output_names=[*_ALWAYS], inputs=inputs, request_id=self._request_id
-        ).exec()
+        required = {"input_ids": 0, "input_lengths": 1, "request_output_len": 1}
+        tensors = {name: _scalar(value, np.int32) for name, value in required.items()}
+        ask(self._model, {**tensors, "stop": _TRUE}, _ALWAYS, request_id=self._request_id)
 
     def call(self, ids: Ids, count: int, more: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Ask for ``count`` tokens after ``ids`` and return the outputs by name.
@@ -97,28 +81,12 @@ class _Engine:
             **self._inputs,
             **more,
         }
-        # Named until the response is here: the stub may not free a tensor that is still in use.
-        inputs = [pb_utils.Tensor(self._names.get(name, name), value) for name, value in tensors.items()]
-        try:
-            response = pb_utils.InferenceRequest(
-                model_name=self._model,
-                requested_output_names=self._asked,
-                inputs=inputs,
-                request_id=self._request_id,
-                preferred_memory=self._memory,
-            ).exec()
-        except pb_utils.TritonModelException as error:
-            raise EngineFault(f"engine {self._model!r} failed: {error}") from error
-        if response.has_error():
-            raise EngineFault(f"engine {self._model!r} failed: {response.error().message()}")
-        return self._read(response)
-
-    def _read(self, response: InferenceResponse) -> dict[str, Tensor]:
-        tensors = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
-        missing = sorted(set(self._outputs) - tensors.keys())
+        theirs = {self._names.get(name, name): value for name, value in tensors.items()}
+        answer = ask(self._model, theirs, self._asked, request_id=self._request_id)
+        missing = sorted(set(self._outputs) - answer.keys())
         if missing:
             raise EngineFault(f"engine {self._model!r} answered without {', '.join(missing)}")
-        return tensors
+        return answer
 
 
 class TritonDraft:

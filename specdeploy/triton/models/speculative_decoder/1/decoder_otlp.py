@@ -35,7 +35,6 @@ _COMPLAINT_S: Final = 60.0
 _SERVICE: Final = "triton-inference-server"
 """What Triton calls its own service."""
 
-
 _MOST_ANSWERED: Final = 65536
 """Bytes that are read of what a collector says."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import threading
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -45,10 +44,9 @@ class CallStopper:
         self._period_s = period_s
         self._clock = clock
         self._one_at_a_time = threading.Lock()
-        self._numbers = itertools.count()
-        self._open: dict[int, _Call] = {}
+        self._open: set[_Call] = set()
         self._wanted = threading.Event()
-        self._closed = False
+        self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __call__(self, function: Callable[[], T], ended: Callable[[], str], stop: Callable[[], None]) -> tuple[T, str]:
@@ -63,9 +61,8 @@ class CallStopper:
             StoppedError: It was stopped, and came back with an error.
         """
         call = _Call(begun_s=self._clock(), ended=ended, stop=stop)
-        key = next(self._numbers)
         with self._one_at_a_time:
-            self._open[key] = call
+            self._open.add(call)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="stop", daemon=True)
                 self._thread.start()
@@ -79,22 +76,21 @@ class CallStopper:
             raise
         finally:
             with self._one_at_a_time:
-                del self._open[key]
+                self._open.remove(call)
 
     def close(self) -> None:
         """Stop watching."""
-        self._closed = True
+        self._closed.set()
         self._wanted.set()
 
     def _watch(self) -> None:
-        idle, pause = 0, threading.Event()
-        while not self._closed:
+        idle = 0
+        while not self._closed.wait(self._period_s):
             for call in self._due():
-                # Whatever goes wrong, the other calls are still looked at, and this one again.
+                # Whatever goes wrong, the other calls are still looked at.
                 with contextlib.suppress(Exception):
-                    reason = call.ended()
-                    if reason:
-                        call.reason = reason
+                    call.reason = call.ended()
+                    if call.reason:
                         call.stop()
             idle = 0 if self._open else idle + 1
             if idle >= _IDLE_PERIODS:
@@ -103,13 +99,12 @@ class CallStopper:
                 if not self._open:
                     self._wanted.wait()
                 idle = 0
-            pause.wait(self._period_s)
 
     def _due(self) -> list[_Call]:
         """Return the calls that have lasted for a period and are not being stopped."""
         latest_s = self._clock() - self._period_s
         with self._one_at_a_time:
-            return [call for call in self._open.values() if call.begun_s <= latest_s and not call.reason]
+            return [call for call in self._open if call.begun_s <= latest_s and not call.reason]
 
 
 class StoppedError(Exception):

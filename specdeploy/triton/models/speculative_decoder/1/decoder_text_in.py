@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-import triton_python_backend_utils as pb_utils
-from decoder_loop import EngineFault
+from decoder_ask import ask
 from decoder_request import RequestError
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def as_ids(
     Args:
         tensors: What was sent, of one text.
         model: The preprocessing model, asked where there is text alone; empty is none.
-        request_id: The client's id of the request.
+        request_id: By which the preprocessing model knows the request.
         in_time: Makes the call to it: one that hangs must not keep its caller for ever.
 
     Raises:
@@ -110,22 +109,9 @@ def _with_length(inputs: Outputs) -> Outputs:
 
 
 def _ask(model: str, sent: Mapping[str, Tensor], request_id: str) -> Outputs:
-    # Named until the response is here: the stub may not free a tensor that is still in use.
-    tensors = [pb_utils.Tensor(_SENT[name], value) for name, value in sent.items()]
-    tensors.append(pb_utils.Tensor("REFUSAL_AS_OUTPUT", np.ones((1, 1), np.bool_)))
-    try:
-        response = pb_utils.InferenceRequest(
-            model_name=model,
-            requested_output_names=[*_TAKEN, _REFUSAL],
-            inputs=tensors,
-            request_id=request_id,
-            preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0),
-        ).exec()
-    except pb_utils.TritonModelException as error:
-        raise EngineFault(f"model {model!r} failed: {error}") from error
-    if response.has_error():
-        raise EngineFault(f"model {model!r} failed: {response.error().message()}")
-    outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+    tensors = {_SENT[name]: value for name, value in sent.items()}
+    tensors["REFUSAL_AS_OUTPUT"] = np.ones((1, 1), np.bool_)
+    outputs = ask(model, tensors, [*_TAKEN, _REFUSAL], request_id=request_id, kind="model")
     if _REFUSAL in outputs:
         raise RequestError(outputs[_REFUSAL].reshape(-1)[0].decode())
     return {ours: outputs[name] for name, ours in _TAKEN.items()}

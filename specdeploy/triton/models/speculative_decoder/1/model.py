@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from decoder_answer import Response
-    from decoder_engine import InferenceRequest
     from decoder_loop import DraftEngine
+    from decoder_reply import InferenceRequest
     from decoder_request import DecodeRequest
 
     T = TypeVar("T")
