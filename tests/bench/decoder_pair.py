@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 TOKENS: Final = 48
 REPEATS: Final = 9
 CONCURRENCY: Final = (1, 2, 4, 8, 16)
-BLOCKS: Final = 5
+LEARNING: Final = 3
+BLOCKS: Final = 7
 #: Of an answer whose speed by load is compared, and of a request whose drafts do not adapt.
 SHORT: Final = 32
 DRAFTS: Final = 4
@@ -109,8 +110,10 @@ def _gain(client: TritonClient, concurrency: int) -> tuple[str, float]:
             tokens = sum(answer.num_output_tokens for answer in pool.map(client.generate_grpc, requests))
             return tokens / (time.perf_counter() - started)
 
-        # Both engines read the prompts first, which is no part of decoding; and adaptation begins to learn.
+        # Both engines read the prompts first, which is no part of decoding; then adaptation learns what pays.
         rate(DRAFTS)
+        for _ in range(LEARNING):
+            rate(None)
         for block in range(BLOCKS):
             # What drifts falls on both alike.
             found = {drafts: rate(drafts) for drafts in ((None, 0) if block % 2 else (0, None))}

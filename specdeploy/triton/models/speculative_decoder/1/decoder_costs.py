@@ -117,7 +117,7 @@ class Acceptance:
         strength: Tokens that the prior counts for.
     """
 
-    def __init__(self, prior: float, *, strength: float = 4.0) -> None:
+    def __init__(self, prior: float, *, strength: float) -> None:
         self._accepted = prior * strength
         self._seen = strength
 

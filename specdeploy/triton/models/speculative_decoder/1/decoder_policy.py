@@ -31,6 +31,8 @@ LOW_ACCEPTANCE: Final = "low_acceptance"
 
 _PRIOR: Final = 0.7
 """Acceptance that is expected before anything was seen."""
+_PRIOR_STRENGTH: Final = 8.0
+"""Tokens that it counts for, and that what others had counts for in a new request: a refusal or two say little."""
 _WORTH: Final = 1.1
 """How much slower than without drafts a request may be before it goes without."""
 _PAUSE_TOKENS: Final = 32
@@ -47,7 +49,7 @@ class _Shared:
         self.adaptive = adaptive
         self.schedule = sorted(schedule)
         self.held = threading.Lock()
-        self.acceptance = Acceptance(_PRIOR, strength=8)
+        self.acceptance = Acceptance(_PRIOR, strength=_PRIOR_STRENGTH)
         self.requests = 0
         # Rounds under way without drafts, and with.
         self.under_way = [0, 0]
@@ -79,7 +81,8 @@ class DraftPolicy:
         shared = self._shared
         with shared.held:
             shared.requests += 1
-            return RequestPolicy(shared, Acceptance(shared.acceptance.rate), pinned=pinned)
+            acceptance = Acceptance(shared.acceptance.rate, strength=_PRIOR_STRENGTH)
+            return RequestPolicy(shared, acceptance, pinned=pinned)
 
 
 class RequestPolicy:
@@ -145,13 +148,14 @@ class RequestPolicy:
                 self._acceptance.add(drafted=drafted, accepted=accepted)
                 shared.acceptance.add(drafted=drafted, accepted=accepted)
             self._paused_for = max(self._paused_for - tokens, 0)
-            shared.gate.add(
-                speculated=self._speculates,
-                seconds=draft_s + target_s,
-                tokens=tokens,
-                requests=self._requests,
-                alike=self._alike and not reads,
-            )
+            if self._free:
+                shared.gate.add(
+                    speculated=self._speculates,
+                    seconds=draft_s + target_s,
+                    tokens=tokens,
+                    requests=self._requests,
+                    alike=self._alike and not reads,
+                )
 
     def failed(self) -> None:
         """Note that the draft failed in the round that was begun."""
