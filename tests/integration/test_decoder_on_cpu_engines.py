@@ -173,14 +173,14 @@ def test_inputs_that_every_token_obeys_keep_speculation_exact(client, extra) -> 
     assert (on.bypass_reason, off.bypass_reason) == ("", "requested")
 
 
-PENALTY = {"repetition_penalty": 1.2, "end_id": -1}
+ONE_CALL = {"return_generation_logits": True, "end_id": -1}
 LONG = 200
 
 
 def test_a_call_under_way_ends_with_its_time_and_gives_what_it_has(slow) -> None:
-    """A penalty takes the whole answer in one call, which the engine is told to end: nothing else would."""
-    whole = slow.generate_http(ask(tokens=LONG, extra=PENALTY))
-    body = ask(tokens=LONG, stream=False, extra=PENALTY).to_json()
+    """An answer with its logits is one call, which the engine is told to end: nothing else would."""
+    whole = slow.generate_http(ask(tokens=LONG, extra=ONE_CALL))
+    body = ask(tokens=LONG, stream=False, extra=ONE_CALL).to_json()
     cut = slow.post_generate({**body, "timeout": 700_000})
 
     assert (whole.num_output_tokens, whole.finish_reason) == (LONG, "length")
@@ -198,11 +198,11 @@ def test_a_call_under_way_ends_when_its_client_goes(slow) -> None:
         return sum(sample.value for sample in page if sample.name == "specdeploy_requests_running")
 
     began_s = time.monotonic()
-    slow.generate_grpc(ask(tokens=LONG, extra=PENALTY))
+    slow.generate_grpc(ask(tokens=LONG, extra=ONE_CALL))
     whole_s = time.monotonic() - began_s
 
     with pytest.raises(RequestFailed):
-        slow.generate_grpc(ask(tokens=LONG, extra=PENALTY), model="speculative_decoder", timeout_s=whole_s / 4)
+        slow.generate_grpc(ask(tokens=LONG, extra=ONE_CALL), model="speculative_decoder", timeout_s=whole_s / 4)
     pause = threading.Event()
     began_s = time.monotonic()
     while running():
@@ -212,14 +212,37 @@ def test_a_call_under_way_ends_when_its_client_goes(slow) -> None:
     assert time.monotonic() - began_s < whole_s / 2
 
 
-def test_penalties_are_decoded_by_the_target(client) -> None:
-    """A penalty counts over the whole answer, streamed or not, and changes it."""
-    request = ask(extra={"repetition_penalty": 1.5})
-    answer, streamed = client.generate_http(request), join_chunks(list(client.stream_grpc(request)))
+@pytest.mark.parametrize(
+    ("reason", "extra"),
+    [
+        ("repetition_penalty", {"repetition_penalty": 1.5}),
+        ("presence_penalty", {"presence_penalty": 0.8}),
+        ("frequency_penalty", {"frequency_penalty": 0.4}),
+    ],
+)
+def test_penalties_are_decoded_by_the_target(client, reason, extra) -> None:
+    """A penalty counts over prompt and answer, in however many calls it is decoded, and changes it."""
+    request = ask(tokens=40, extra={**extra, "end_id": -1})
+    in_one_call = ask(tokens=40, extra={**extra, **ONE_CALL})
+    answer, chunks = client.generate_http(request), list(client.stream_grpc(request))
 
-    assert answer.bypass_reason == "repetition_penalty"
-    assert answer.ids == streamed.ids
-    assert answer.ids != client.generate_http(ask()).ids
+    assert (answer.bypass_reason, len(chunks) > 2, len(chunks[0].ids)) == (reason, True, 1)
+    assert answer.ids == join_chunks(chunks).ids == client.generate_http(in_one_call).ids
+    assert answer.ids != client.generate_http(ask(tokens=40, extra={"end_id": -1})).ids
+
+
+def test_banned_words_are_banned_across_calls(client) -> None:
+    """Every pair of characters of an answer, also where one call ends and the next begins, is none of another."""
+    plain = client.generate_http(ask(tokens=24, extra={"end_id": -1}))
+    pairs = {plain.text[at : at + 2] for at in range(len(plain.text) - 1)}
+    banned = {pair: {"bad_words": [pair], "end_id": -1} for pair in pairs if pair.isprintable() and " " not in pair}
+    asked = {pair: list(client.stream_grpc(ask(tokens=24, extra=extra))) for pair, extra in banned.items()}
+    of_several = {pair: chunks for pair, chunks in asked.items() if chunks[-1].bypass_reason == "bad_words"}
+
+    assert any(join_chunks(chunks).ids != plain.ids for chunks in of_several.values())
+    for pair, chunks in of_several.items():
+        whole = client.generate_http(ask(tokens=24, extra={**banned[pair], **ONE_CALL}))
+        assert (join_chunks(chunks).ids, len(chunks) > 2) == (whole.ids, True)
 
 
 def answer_of(server: RunningServer, request: GenerateRequest) -> dict:

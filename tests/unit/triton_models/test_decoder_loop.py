@@ -322,7 +322,7 @@ def test_a_target_that_answers_what_was_not_asked_is_a_fault(ids) -> None:
 
 
 def test_a_short_answer_of_a_request_that_cannot_be_continued_is_a_fault() -> None:
-    """A second call would start the penalties anew, so the answer is refused instead of bent."""
+    """A second call would start a grammar anew, so the answer is refused instead of bent."""
     answer = Answer(ids=np.array([1, 2], np.int32))
     alone = plan(num_draft_tokens=0, restartable=False)
 

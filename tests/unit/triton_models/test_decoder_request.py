@@ -95,9 +95,9 @@ def test_the_longest_request_that_fits_is_taken() -> None:
 
 BYPASSES = [
     ({"num_draft_tokens": [0]}, "requested", False),
-    ({"repetition_penalty": [1.1]}, "repetition_penalty", True),
-    ({"presence_penalty": [0.5]}, "presence_penalty", True),
-    ({"frequency_penalty": [-0.5]}, "frequency_penalty", True),
+    ({"repetition_penalty": [1.1]}, "repetition_penalty", False),
+    ({"presence_penalty": [0.5]}, "presence_penalty", False),
+    ({"frequency_penalty": [-0.5]}, "frequency_penalty", False),
     ({"beam_width": [2]}, "beam_width", True),
     ({"num_return_sequences": [3]}, "num_return_sequences", True),
     ({"guided_decoding_guide_type": np.array([b"json"], object)}, "guided_decoding", True),
@@ -105,8 +105,9 @@ BYPASSES = [
     ({"return_generation_logits": [True]}, "return_generation_logits", True),
     ({"lora_task_id": np.array([3], np.uint64)}, "lora", False),
     ({"prompt_embedding_table": np.zeros((2, 4), np.float16)}, "prompt_embedding_table", False),
-    ({"bad_words_list": TWO_TOKENS}, "bad_words", True),
-    ({"num_draft_tokens": [0], "repetition_penalty": [1.1]}, "requested", True),
+    ({"bad_words_list": TWO_TOKENS}, "bad_words", False),
+    ({"num_draft_tokens": [0], "repetition_penalty": [1.1]}, "requested", False),
+    ({"num_draft_tokens": [0], "beam_width": [2]}, "requested", True),
 ]
 
 
@@ -247,7 +248,8 @@ def test_a_control_is_one_call_unless_something_could_end_or_show_it_earlier(inp
 def test_a_call_is_no_longer_than_what_a_client_that_has_gone_may_cost() -> None:
     """Eight slices, unless the engine keeps state over the call."""
     assert read(num_draft_tokens=[0]).plan.longest_call == 64
-    assert read(repetition_penalty=[1.1]).plan.longest_call == 0
+    assert read(repetition_penalty=[1.1]).plan.longest_call == 64
+    assert read(beam_width=[2]).plan.longest_call == 0
 
 
 def test_a_seed_of_64_bits_survives() -> None:

@@ -131,7 +131,7 @@ class Plan:
             answer in one call.
         longest_call: The most tokens of one call without drafts, so that a request that nobody waits for any more ends;
             0 sets no limit.
-        restartable: False when the target keeps state over the tokens of one call (penalties, grammars, beams), so
+        restartable: False when the target keeps state over the tokens of one call (grammars, beams), so
             that a second call would not continue the first exactly.
         end_is_kept: Whether the engines answer the end token as the last one. NVIDIA's leave it out: an answer that
             ends at once is empty there.

@@ -53,13 +53,14 @@ _TARGET_ONLY: Final = {
 _UNSTREAMED_SLICES: Final = 8
 """Slices of a streamed control that one call of another request may make at most."""
 
-_STATEFUL: Final = frozenset(
-    {*_NEUTRAL, *_SEQUENCES, "guided_decoding", "bad_words", "return_context_logits", "return_generation_logits"}
-)
+_STATEFUL: Final = frozenset({*_SEQUENCES, "guided_decoding", "return_context_logits", "return_generation_logits"})
 """Reasons for which the target must decode the answer in one call.
 
-A penalty counts, a grammar follows, a beam ranks and a banned sequence spans the tokens of one call: the next call
-would begin anew. So these requests get one call, streamed or not, and their stream is one response.
+A grammar follows and a beam ranks the tokens of one call, and logits are answered for it: the next call would begin
+anew. So these requests get one call, streamed or not, and their stream is one response. Penalties and banned words are
+no such reason: engines count and compare all tokens that they know of, those of the prompt as well, so the next call
+goes on exactly (``batchApplyPenalty`` and ``ban_bad_words`` of TensorRT-LLM). They are reasons against drafts, since
+the engine does not count those that come before in the same step.
 """
 
 
