@@ -573,13 +573,17 @@ def asking_for(seconds: float) -> Iterator[None]:
 
 
 def test_a_cancelled_control_stops_calling_the_target(client) -> None:
-    """Nothing has been answered yet, and the client is gone all the same: the answer is not decoded to its end."""
-    tensors = decoder_tensors(f"~{PROMPT}", stream=False, tokens=240, num_draft_tokens=0)
+    """Nothing has been answered yet, and the client is gone all the same: the answer is not decoded to its end.
+
+    The server is asked ten times a second; a call takes half as long, and decodes 16 tokens where a stop word may come.
+    """
+    stop_words = Tensor(name="stop_words", data=np.array([[b"never"]], object), datatype="BYTES")
+    tensors = [*decoder_tensors(f"~{PROMPT}", stream=False, tokens=200, num_draft_tokens=0), stop_words]
     start = engine_calls(client, names.TARGET)
     with pytest.raises(RequestFailed):
         list(client.send_tensors(tensors, model=names.DECODER, timeout_s=0.02))
 
-    assert settled(lambda: engine_calls(client, names.TARGET)) - start == 1
+    assert 1 <= settled(lambda: engine_calls(client, names.TARGET)) - start <= 4
 
 
 def settled(count: Callable[[], int]) -> int:
