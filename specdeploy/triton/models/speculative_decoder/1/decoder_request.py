@@ -25,6 +25,8 @@ _SAMPLING: Final = {"top_k": "runtime_top_k", "top_p": "runtime_top_p", "tempera
 
 _NEUTRAL: Final = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 
+_SMALLEST_FACTOR: Final = 1e-6
+
 _SEQUENCES: Final = ("beam_width", "num_return_sequences")
 
 _TARGET_ONLY: Final = {
@@ -144,6 +146,7 @@ class _Inputs:
             return default
         if not (math.isfinite(value) and least <= value <= most):
             limits = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+            limits = "finite" if least == -most else limits
             raise RequestError(f"{name} is {value:g}; it must be {limits}")
         return value
 
@@ -247,8 +250,9 @@ def _target_alone_reasons(inputs: _Inputs) -> list[str]:
 
 
 def _differs(inputs: _Inputs, name: str, neutral: float) -> bool:
-    value = inputs.given(name)
-    return value is not None and not math.isclose(value, neutral)
+    # What occurred is divided by a repetition penalty; presence and frequency may be rewarded.
+    least = _SMALLEST_FACTOR if name == "repetition_penalty" else -math.inf
+    return not math.isclose(inputs.number(name, neutral, least=least), neutral)
 
 
 def _longest_bad_word(inputs: _Inputs) -> int:
@@ -259,6 +263,8 @@ def _longest_bad_word(inputs: _Inputs) -> int:
     words = inputs.tensors.get("bad_words_list")
     if words is None or not words.size:
         return 0
+    if words.size % 2:
+        raise RequestError(f"bad_words_list has {words.size} values; it must be two rows: ids, and ends of words")
     ends = words.reshape(2, -1)[1]
     ends = ends[ends >= 0]
     return int(np.diff(ends, prepend=0).max()) if ends.size else 0
