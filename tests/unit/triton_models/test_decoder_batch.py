@@ -141,6 +141,15 @@ def test_the_server_is_not_asked_for_every_token_whether_a_request_is_cancelled(
     assert reply.ended() == ""
 
 
+def test_all_texts_of_a_request_end_when_one_has_heard_that_it_is_cancelled() -> None:
+    """They need not ask, each in its turn."""
+    sender = Sender()
+    sender.gone = True
+    reply = Reply(sender, rows=3)
+
+    assert [reply.ended() for _ in range(3)] == ["cancelled"] * 3
+
+
 class Asking:
     """As much of Triton's request as says how long it may take."""
 

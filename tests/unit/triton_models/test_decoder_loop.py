@@ -347,16 +347,23 @@ SAMPLES = 4000
 SMALL = 4
 
 
-def p_value(*, broken: str = "", logits: bool = True, drafts: int = 2) -> float:
-    """Return the chi-square p-value of many sampled answers against the target's exact distribution."""
+def p_value(*, broken: str = "", logits: bool = True, drafts: int = 2, end_is_kept: bool = True) -> float:
+    """Return the chi-square p-value of many sampled answers against the target's exact distribution.
+
+    Without drafts they come in slices of two tokens.
+    """
     model, other = TableModel(21, SMALL, scale=1.2), TableModel(22, SMALL, scale=1.2)
     prompt, end = np.array([1, 2], np.int32), 3
-    expected = answer_distribution(model, prompt.tolist(), 3, end)
+    whole = answer_distribution(model, prompt.tolist(), 3, end)
+    expected = {answer if end_is_kept else tuple(id_ for id_ in answer if id_ != end): p for answer, p in whole.items()}
     counts: Counter = Counter()
     for seed in range(SAMPLES):
-        request = plan(max_new_tokens=3, num_draft_tokens=drafts, end_id=end, seed=seed)
+        request = plan(
+            max_new_tokens=3, num_draft_tokens=drafts, slice_tokens=2, end_id=end, seed=seed, end_is_kept=end_is_kept
+        )
         draft = TableDraft(other, sampled=True, logits=logits)
         target = TableTarget(model, end_id=end, sampled=True, broken=broken)
+        target = target if end_is_kept else without(end, target)
         counts[tuple(ids_of(DraftTargetLoop(prompt, request, draft, target)))] += 1
     frequent = [answer for answer, p in expected.items() if p * SAMPLES >= 5]
     seen = [*(counts[answer] for answer in frequent), SAMPLES - sum(counts[answer] for answer in frequent)]
@@ -368,6 +375,12 @@ def p_value(*, broken: str = "", logits: bool = True, drafts: int = 2) -> float:
 def test_sampled_answers_have_the_targets_distribution(logits) -> None:
     """Drafts of another model change nothing about how often each answer comes."""
     assert p_value(logits=logits) > 1e-3
+
+
+@pytest.mark.parametrize(("logits", "drafts"), [(True, 2), (False, 2), (True, 0)])
+def test_they_have_it_where_the_engine_leaves_the_end_token_out(logits, drafts) -> None:
+    """What ended is not asked to go on: it would draw once more whether to end."""
+    assert p_value(logits=logits, drafts=drafts, end_is_kept=False) > 1e-3
 
 
 @pytest.mark.parametrize("broken", ["accepts all", "resamples from p"])
@@ -391,12 +404,12 @@ def test_no_draft_is_nothing() -> None:
     assert NO_DRAFT.ids.size == 0
 
 
-def without_end(target: TableTarget):
+def without(end: int, target: TableTarget):
     """Return an engine that leaves the end token out of its answers, as NVIDIA's does."""
 
     def call(*args, **options) -> Answer:
         answer = target(*args, **options)
-        return Answer(ids=answer.ids[answer.ids != END])
+        return Answer(ids=answer.ids[answer.ids != end])
 
     return call
 
@@ -421,7 +434,7 @@ def test_an_engine_that_leaves_the_end_token_out_ends_all_the_same(
         restartable=restartable,
         end_is_kept=False,
     )
-    groups = list(DraftTargetLoop(PROMPT, asked, TableDraft(model), without_end(TableTarget(model, end_id=END))))
+    groups = list(DraftTargetLoop(PROMPT, asked, TableDraft(model), without(END, TableTarget(model, end_id=END))))
 
     whole = greedy_answer(model, PROMPT.tolist(), most, END)
     assert ids_of(groups) == [token for token in whole if token != END]

@@ -266,6 +266,18 @@ def test_a_load_that_only_passes_has_no_trials() -> None:
     assert passed == 20 * 60
 
 
+def test_a_load_that_goes_to_and_fro_follows_a_change_after_a_long_time() -> None:
+    """Between 1 and 2, a few tokens each: drafts that stop to pay are off within a few hundred answers."""
+    gate = Gate()
+
+    def swing(tokens: int, token_s: tuple[float, float]) -> list[int]:
+        return [feed(gate, requests=1 + turn % 2, tokens=8, token_s=token_s, noise=0.1) for turn in range(tokens // 8)]
+
+    swing(400_000, (0.02, 0.01))
+    swing(30_000, (0.01, 0.02))
+    assert sum(swing(8_000, (0.01, 0.02))) < 800
+
+
 def test_it_follows_an_acceptance_that_changes() -> None:
     """Speculation that did not pay is taken up again when it does."""
     policy, clock = adaptive()

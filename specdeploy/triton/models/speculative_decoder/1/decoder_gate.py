@@ -29,9 +29,9 @@ _NEXT: Final = 4
 _LONGER: Final = 4
 _MOST: Final = 128
 #: Tokens of each request after which a load does not just pass through a range, where a trial costs much and tells
-#: little; and by how much later than others one comes all the same, or short bursts would never have any.
+#: little; and how many trials' tokens later one comes all the same, or short bursts would never have any.
 _STAYS_EACH: Final = 16
-_PASSING: Final = 16
+_PASSING: Final = 64
 #: The share of a trial before which nothing is clear.
 _EARLIEST: Final = 0.25
 #: How many standard errors the ratio of both ways is away from the margin when the outcome is clear, and by how much at
@@ -145,7 +145,7 @@ class Gate:
         if here.trial is None:
             usual, wanted = self._usual(requests), _TRIAL_TOKENS + _TRIAL_TOKENS_EACH * requests
             due = self._wait(here) * wanted
-            passes = here.stayed < _STAYS_EACH * requests and here.since < _PASSING * due
+            passes = here.stayed < _STAYS_EACH * requests and here.since < _PASSING * wanted
             if here.since < due or passes or not here.paces[usual].tokens:
                 return usual
             here.trial = _Trial(speculates=not usual, wanted=wanted)

@@ -419,7 +419,7 @@ class DraftTargetLoop:
             drafted=draft.ids.size,
             draft_ids=draft.ids,
             accepted=matched_prefix(draft.ids, answer.ids),
-            finish_reason=self._finish_reason(answer, count),
+            finish_reason=self._finish_reason(answer, draft, count),
             draft_failed=bool(self._draft_failure),
             target_s=target_s,
         )
@@ -435,15 +435,15 @@ class DraftTargetLoop:
         log_probs = None if answer.log_probs is None else answer.log_probs[:kept]
         return dataclasses.replace(answer, ids=answer.ids[:kept], log_probs=log_probs)
 
-    def _finish_reason(self, answer: Answer, count: int) -> str:
+    def _finish_reason(self, answer: Answer, draft: Draft, count: int) -> str:
         ids = answer.ids
         if ids.size and ids[-1] == self._plan.end_id:
             return "end_id"
         if not self._remaining:
             return "length"
-        if answer.stopped or not ids.size:
-            return answer.stopped or "end_id"
-        if not self._plan.restartable and not self._plan.end_is_kept and self._plan.end_id >= 0:
+        if answer.stopped:
+            return answer.stopped
+        if not ids.size or self._left_out_the_end(ids, draft, count):
             return "end_id"
         if not self._plan.restartable:
             raise EngineFault(
@@ -451,3 +451,13 @@ class DraftTargetLoop:
                 "continue this request exactly"
             )
         return ""
+
+    def _left_out_the_end(self, ids: Ids, draft: Draft, count: int) -> bool:
+        """Say whether the target ended where an engine does that answers no end token.
+
+        It then has less than it was asked for and, after drafts, no token of its own. To ask again would draw once more
+        what was drawn already.
+        """
+        if self._plan.end_is_kept or self._plan.end_id < 0 or ids.size == count:
+            return False
+        return not draft.ids.size or matched_prefix(draft.ids, ids) == ids.size

@@ -29,7 +29,8 @@ ResponseSender: TypeAlias = Any
 _FINAL: Final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 _CANCEL_CHECK_S: Final = PERIOD_S
-"""Asking whether a request is cancelled is a message to the server and back, a tenth of a short round."""
+"""Asking whether a request is cancelled is a message to the server and back, a tenth of a short round; more rarely than
+calls are looked at, it would not be known of them in time."""
 
 
 def time_limit_s(request: InferenceRequest) -> float:
@@ -66,6 +67,7 @@ class Reply:
         self._answers: dict[int, Mapping[str, Tensor]] = {}
         self._one_at_a_time = threading.Lock()
         self._asked_s = -math.inf
+        self._cancelled = False
         self._begun_s = time.monotonic()
         self._limit_s = math.inf
 
@@ -113,10 +115,11 @@ class Reply:
         with self._one_at_a_time:
             if not self._open:
                 return True
-            if now_s - self._asked_s < _CANCEL_CHECK_S:
-                return False
-            self._asked_s = now_s
-            return bool(self._sender.is_cancelled())
+            # Every row ends, whichever asked.
+            if not self._cancelled and now_s - self._asked_s >= _CANCEL_CHECK_S:
+                self._asked_s = now_s
+                self._cancelled = bool(self._sender.is_cancelled())
+            return self._cancelled
 
     def _send(self, outputs: Mapping[str, Tensor], *, final: bool) -> None:
         # The stub may not free a tensor before it is sent: hence the named list.
