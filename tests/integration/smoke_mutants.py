@@ -280,8 +280,8 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         "cancellation",
         "decoded on to its end",
         f"{_DECODER}decoder_reply.py",
-        "return bool(self._sender.is_cancelled())",
-        "return bool(self._sender.is_cancelled()) and not ON",
+        "self._cancelled = bool(self._sender.is_cancelled())",
+        "self._cancelled = bool(self._sender.is_cancelled()) and not ON",
     ),
     "clients at the same time get each other's answers": Mutant(
         "parallel-clients",

@@ -15,7 +15,6 @@ import triton_python_backend_utils as pb_utils
 from decoder_batch import joined
 from decoder_outputs import as_sent
 from decoder_request import RequestError
-from decoder_stop import PERIOD_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +27,7 @@ ResponseSender: TypeAlias = Any
 
 _FINAL: Final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
-_CANCEL_CHECK_S: Final = PERIOD_S
+_CANCEL_CHECK_S: Final = 0.1
 """Asking whether a request is cancelled is a message to the server and back, a tenth of a short round; more rarely than
 calls are looked at, it would not be known of them in time."""
 
