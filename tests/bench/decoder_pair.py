@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 TOKENS: Final = 48
 REPEATS: Final = 9
 CONCURRENCY: Final = (1, 2, 4, 8, 16)
+#: Blocks in which adaptation learns, before those that are measured.
 LEARNING: Final = 3
 BLOCKS: Final = 7
 #: Of an answer whose speed by load is compared, and of a request whose drafts do not adapt.

@@ -143,7 +143,7 @@ class Gate:
         """
         here = self._range(requests)
         if here.trial is None:
-            usual, wanted = self._usual(requests), _TRIAL_TOKENS + _TRIAL_TOKENS_EACH * requests
+            usual, wanted = self._usual(requests), _wanted(requests)
             due = self._wait(here) * wanted
             passes = here.stayed < _STAYS_EACH * requests and here.since < _PASSING * wanted
             if here.since < due or passes or not here.paces[usual].tokens:
@@ -173,8 +173,7 @@ class Gate:
         trial = here.trial
         of_trial = trial is not None and speculated == trial.speculates
         if alike and not of_trial:
-            memory = 4 * (_TRIAL_TOKENS + _TRIAL_TOKENS_EACH * requests)
-            here.paces[speculated].add(seconds, tokens, memory)
+            here.paces[speculated].add(seconds, tokens, memory=4 * _wanted(requests))
         if trial is None:
             return
         trial.passed += tokens
@@ -201,3 +200,8 @@ class Gate:
         if here.wait is not None:
             return here.wait
         return _NEXT if any(one.speculates is not None for one in self._ranges.values()) else _FIRST
+
+
+def _wanted(requests: int) -> int:
+    """Return the tokens of a trial."""
+    return _TRIAL_TOKENS + _TRIAL_TOKENS_EACH * requests

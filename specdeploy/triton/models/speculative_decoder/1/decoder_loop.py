@@ -131,8 +131,8 @@ class Plan:
             answer in one call.
         longest_call: The most tokens of one call without drafts, so that a request that nobody waits for any more ends;
             0 sets no limit.
-        restartable: False when the target keeps state over the tokens of one call (grammars, beams), so
-            that a second call would not continue the first exactly.
+        restartable: False when the target keeps state over the tokens of one call (grammars, beams), so that a second
+            call would not continue the first exactly.
         end_is_kept: Whether the engines answer the end token as the last one. NVIDIA's leave it out: an answer that
             ends at once is empty there.
         paused_tokens: Tokens per call while a request that drafts goes without.
@@ -414,12 +414,15 @@ class DraftTargetLoop:
         answer = self._checked(answer, count)
         self._buffer.append(answer.ids)
         self._generated += answer.ids.size
+        accepted = matched_prefix(draft.ids, answer.ids)
+        # After drafts, a call that goes on brings a token of the target's own.
+        is_whole = accepted < answer.ids.size if draft.ids.size else answer.ids.size == count
         return Group(
             answer=answer,
             drafted=draft.ids.size,
             draft_ids=draft.ids,
-            accepted=matched_prefix(draft.ids, answer.ids),
-            finish_reason=self._finish_reason(answer, draft, count),
+            accepted=accepted,
+            finish_reason=self._finish_reason(answer, count, is_whole=is_whole),
             draft_failed=bool(self._draft_failure),
             target_s=target_s,
         )
@@ -435,7 +438,7 @@ class DraftTargetLoop:
         log_probs = None if answer.log_probs is None else answer.log_probs[:kept]
         return dataclasses.replace(answer, ids=answer.ids[:kept], log_probs=log_probs)
 
-    def _finish_reason(self, answer: Answer, draft: Draft, count: int) -> str:
+    def _finish_reason(self, answer: Answer, count: int, *, is_whole: bool) -> str:
         ids = answer.ids
         if ids.size and ids[-1] == self._plan.end_id:
             return "end_id"
@@ -443,7 +446,8 @@ class DraftTargetLoop:
             return "length"
         if answer.stopped:
             return answer.stopped
-        if not ids.size or self._left_out_the_end(ids, draft, count):
+        if not is_whole and not self._plan.end_is_kept and self._plan.end_id >= 0:
+            # The end token was left out. To ask again would draw once more what was drawn already.
             return "end_id"
         if not self._plan.restartable:
             raise EngineFault(
@@ -451,13 +455,3 @@ class DraftTargetLoop:
                 "continue this request exactly"
             )
         return ""
-
-    def _left_out_the_end(self, ids: Ids, draft: Draft, count: int) -> bool:
-        """Say whether the target ended where an engine does that answers no end token.
-
-        It then has less than it was asked for and, after drafts, no token of its own. To ask again would draw once more
-        what was drawn already.
-        """
-        if self._plan.end_is_kept or self._plan.end_id < 0 or ids.size == count:
-            return False
-        return not draft.ids.size or matched_prefix(draft.ids, ids) == ids.size

@@ -123,6 +123,13 @@ class DecodeRequest:
         return min(self.plan.num_draft_tokens, self.plan.max_new_tokens)
 
 
+def _limits(least: float, most: float) -> str:
+    """Say what a finite number may be."""
+    if most < math.inf:
+        return f"from {least:g} to {most:g}"
+    return "finite" if least == -math.inf else f"at least {least:g}"
+
+
 class _Inputs:
     """The tensors of a request by front-door name, with checks."""
 
@@ -145,9 +152,7 @@ class _Inputs:
         if value is None:
             return default
         if not (math.isfinite(value) and least <= value <= most):
-            limits = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-            limits = "finite" if least == -most else limits
-            raise RequestError(f"{name} is {value:g}; it must be {limits}")
+            raise RequestError(f"{name} is {value:g}; it must be {_limits(least, most)}")
         return value
 
     def integer(self, name: str, default: int, *, least: int) -> int:
