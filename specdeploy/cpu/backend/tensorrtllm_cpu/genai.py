@@ -2,7 +2,8 @@
 
 One ``Generator`` is one sequence: ``append_tokens`` runs one forward pass over new tokens and keeps their keys and
 values, ``rewind_to`` forgets the last ones at no cost. Generators of one model share its weights; their passes do not
-run at the same time, since the library holds Python's lock during a pass.
+run at the same time, since the library holds Python's lock during a pass, nor beside those of the server's other
+engines, which take turns.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnxruntime_genai as og
 from tensorrtllm_cpu.faults import EngineUnusable
+from tensorrtllm_cpu.turns import Turns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,19 +50,21 @@ class GenaiModel:
             self._model = og.Model(str(engine_dir))
         except Exception as error:
             raise EngineUnusable(f"the engine {engine_dir} cannot be loaded: {error}; build it again") from error
+        self._turns = Turns()
 
     def new_cache(self) -> GenaiCache:
         """Return an empty sequence."""
         params = og.GeneratorParams(self._model)
         params.set_search_options(max_length=self.max_seq_len, batch_size=1)
-        return GenaiCache(og.Generator(self._model, params))
+        return GenaiCache(og.Generator(self._model, params), self._turns)
 
 
 class GenaiCache:
     """One sequence of a ``GenaiModel``; a ``KvCache``."""
 
-    def __init__(self, generator: Any) -> None:  # noqa: ANN401 - the library has no types
+    def __init__(self, generator: Any, turns: Turns) -> None:  # noqa: ANN401 - the library has no types
         self._generator = generator
+        self._turns = turns
 
     def rewind(self, length: int) -> None:
         """Forget all tokens but the first ``length``."""
@@ -68,7 +72,8 @@ class GenaiCache:
 
     def append(self, ids: NDArray[np.int32]) -> None:
         """Feed ``ids``: one forward pass."""
-        self._generator.append_tokens(ids)
+        with self._turns.turn():
+            self._generator.append_tokens(ids)
 
     def logits(self, rows: int) -> NDArray[np.float32]:
         """Return ``[rows, vocab]`` after the last ``rows`` tokens; a copy of what the engine holds.
