@@ -26,10 +26,14 @@ COMPILER: Final = "specdeploy.cpu.compile/1"
 BUILDER: Final = "onnxruntime_genai.models.builder/0.18.0"
 COMPILED_ARCHITECTURES: Final = frozenset({"LlamaForCausalLM", "MistralForCausalLM"})
 _ENGINE_FILES: Final = ("genai_config.json", "model.onnx", "model.onnx.data", "tokenizer.json")
-# Bytes for each weight of a matrix product, block scales included. The embedding is a table of its own beside the
-# output head, even when the checkpoint ties them; quantised engines keep it at one byte.
-_WEIGHT_BYTES: Final = {"fp32": 4.0, "int8": 1.125, "int4": 0.625}
-_EMBEDDING_BYTES: Final = {"fp32": 4.0, "int8": 1.125, "int4": 1.125}
+# Bytes for each weight of a matrix product, block scales included: in feed-forward parts, and elsewhere.
+_COMPILED_BYTES: Final = {"int8": (1.125, 1.125), "int4": (0.625, 1.125)}
+# The embedding of a quantised engine is a float16 table of its own beside the output head, even when they are tied;
+# that of a float32 engine is the head, then.
+_COMPILED_EMBEDDING_BYTES: Final = 2.0
+# The model builder treats all matrices alike, and has a table of its own always; it keeps that at one byte.
+_BUILT_BYTES: Final = {"fp32": 4.0, "int8": 1.125, "int4": 0.625}
+_BUILT_EMBEDDING_BYTES: Final = {"fp32": 4.0, "int8": 1.125, "int4": 1.125}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +86,13 @@ class CpuProfile:
         info = spec.checkpoint
         embedding = info.vocab_size * info.hidden_size
         matrices = info.parameters if info.tie_word_embeddings else info.parameters - embedding
-        return int(matrices * _WEIGHT_BYTES[spec.precision] + embedding * _EMBEDDING_BYTES[spec.precision])
+        if info.architecture not in COMPILED_ARCHITECTURES:
+            return int(matrices * _BUILT_BYTES[spec.precision] + embedding * _BUILT_EMBEDDING_BYTES[spec.precision])
+        if spec.precision == "fp32":
+            return int(info.parameters * 4.0)
+        feed_forward = 3 * info.num_layers * info.hidden_size * info.intermediate_size
+        inside, outside = _COMPILED_BYTES[spec.precision]
+        return int(feed_forward * inside + (matrices - feed_forward) * outside + embedding * _COMPILED_EMBEDDING_BYTES)
 
     def _compile(self, spec: EngineSpec) -> BuildStep:
         arguments = ("--checkpoint", spec.checkpoint.path, "--precision", spec.precision, "--output", OUTPUT)

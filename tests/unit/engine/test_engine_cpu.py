@@ -89,19 +89,28 @@ def test_the_limit_is_the_checkpoints_own():
 
 
 def test_the_estimate_is_near_the_engines_that_were_measured():
-    """SmolLM2-135M: 655 MB at fp32, 188 MB at int8, 121 MB at int4."""
+    """SmolLM2-135M, the files that our compiler wrote and those of the model builder."""
     size = {"parameters": 134_515_008, "vocab_size": 49152, "hidden_size": 576, "tie_word_embeddings": True}
+    size |= {"num_layers": 30, "intermediate_size": 1536}
 
+    for precision, measured in (("fp32", 540.2e6), ("int8", 210.2e6), ("int4", 170.3e6)):
+        assert PROFILE.estimated_bytes(_spec(precision=precision, **size)) == pytest.approx(measured, rel=0.02)
+    size["architecture"] = "Qwen2ForCausalLM"
     for precision, measured in (("fp32", 655e6), ("int8", 188e6), ("int4", 121e6)):
         assert PROFILE.estimated_bytes(_spec(precision=precision, **size)) == pytest.approx(measured, rel=0.1)
 
 
 def test_an_untied_head_is_counted_once():
-    """Its weights are among the parameters already."""
-    tied = PROFILE.estimated_bytes(_spec("fp32", parameters=1000, tie_word_embeddings=True))
-    untied = PROFILE.estimated_bytes(_spec("fp32", parameters=1000 + 6 * 8, tie_word_embeddings=False))
+    """Its weights are among the parameters already; the model builder stores those of a tied one twice."""
+    for architecture, tied_weights in (("LlamaForCausalLM", 1000), ("Qwen2ForCausalLM", 1000 + 6 * 8)):
+        tied, untied = (
+            PROFILE.estimated_bytes(
+                _spec("fp32", architecture=architecture, parameters=parameters, tie_word_embeddings=is_tied)
+            )
+            for parameters, is_tied in ((1000, True), (1000 + 6 * 8, False))
+        )
 
-    assert tied == untied == 4 * (1000 + 6 * 8)
+        assert (tied, untied) == (4 * tied_weights, 4 * (1000 + 6 * 8))
 
 
 def test_the_compiler_is_the_one_that_is_run():
