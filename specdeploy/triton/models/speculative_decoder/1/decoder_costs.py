@@ -31,9 +31,9 @@ class Line:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
 
     @property
-    def known(self) -> bool:
-        """Whether anything was measured."""
-        return self._weight > 0
+    def weight(self) -> float:
+        """How many measurements count."""
+        return self._weight
 
     def add(self, x: float, y: float) -> None:
         """Take in one measurement."""
@@ -73,9 +73,14 @@ class RoundCosts:
         self._verify.add(drafted, verify_s)
 
     @property
+    def rounds(self) -> float:
+        """How many rounds with drafts count."""
+        return self._draft.weight
+
+    @property
     def known(self) -> bool:
         """Whether rounds with drafts were measured."""
-        return self._draft.known
+        return self.rounds > 0
 
     def round_s(self, drafts: int) -> float:
         """Return what a round takes; one without drafts has no draft call."""
@@ -115,16 +120,18 @@ class Acceptance:
     Args:
         prior: What is expected before anything was seen.
         strength: Tokens that the prior counts for.
+        memory: About how many tokens count.
     """
 
-    def __init__(self, prior: float, *, strength: float) -> None:
+    def __init__(self, prior: float, *, strength: float, memory: float = 50.0) -> None:
         self._accepted = prior * strength
         self._seen = strength
+        self._fade = 1 - 1 / memory
 
     def add(self, *, drafted: int, accepted: int) -> None:
         """Take in one step; what comes after the first rejected draft says nothing."""
         trials = accepted + (accepted < drafted)
-        fade = 0.98**trials
+        fade = self._fade**trials
         self._accepted = self._accepted * fade + accepted
         self._seen = self._seen * fade + trials
 

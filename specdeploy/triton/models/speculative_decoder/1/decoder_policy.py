@@ -3,9 +3,11 @@
 A request that names a number of drafts gets it in every round, so that everything can be pinned for a measurement; so
 does one whose seed has to give the same answer again, which depends on the rounds. For others, with ``adaptive``:
 
-* each takes the length by which a token is expected to take least, from its own acceptance (``decoder_costs``);
-* one whose drafts are hardly accepted goes on without for a while, and then tries again;
-* where speculation does not pay under the load of the moment, all of them go without (``decoder_gate``).
+* each takes the length by which a token is expected to take least, from its own acceptance and from what calls take
+  under the smallest load that was seen (``decoder_costs``); where it is faster to go by what they take under the load
+  of the moment, or to go without, all of them do that (``decoder_gate``);
+* one whose drafts are accepted so much less than those of others that they do not pay goes on without for a while, and
+  then tries again.
 
 ``draft_len_schedule`` limits the length by how many requests are decoded at once, as TensorRT-LLM spells it.
 
@@ -18,7 +20,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from decoder_costs import Acceptance, RoundCosts, best_choice
-from decoder_gate import Gate
+from decoder_gate import Gate, Way
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +35,12 @@ _PRIOR: Final = 0.7
 """Acceptance that is expected before anything was seen."""
 _PRIOR_STRENGTH: Final = 8.0
 """Tokens that it counts for, and that what others had counts for in a new request: a refusal or two say little."""
+_USUAL_MEMORY: Final = 1000.0
+"""Tokens of all requests that make up the acceptance that one of them is compared with."""
 _WORTH: Final = 1.1
 """How much slower than without drafts a request may be before it goes without."""
+_FEW_ROUNDS: Final = 8
+"""What fewer took may be what engines take to warm up."""
 _PAUSE_TOKENS: Final = 32
 _LONGEST_PAUSE_TOKENS: Final = 512
 _TRIED_ROUNDS: Final = 3
@@ -49,16 +55,24 @@ class _Shared:
         self.adaptive = adaptive
         self.schedule = sorted(schedule)
         self.held = threading.Lock()
+        # What new requests begin with, and what one is compared with, which a few do not change.
         self.acceptance = Acceptance(_PRIOR, strength=_PRIOR_STRENGTH)
+        self.usual_acceptance = Acceptance(_PRIOR, strength=_PRIOR_STRENGTH, memory=_USUAL_MEMORY)
         self.requests = 0
-        # Rounds under way without drafts, and with.
-        self.under_way = [0, 0]
+        # Rounds under way, by way.
+        self.under_way = dict.fromkeys(Way, 0)
         self.gate = Gate()
         self._costs: dict[int, RoundCosts] = {}
 
     def costs(self, requests: int) -> RoundCosts:
         """Return what rounds take while about so many requests are decoded."""
         return self._costs.setdefault(requests.bit_length(), RoundCosts())
+
+    def smallest_costs(self) -> RoundCosts | None:
+        """Return what they take under the smallest load that was seen; None while nothing was."""
+        known = [requests for requests, costs in self._costs.items() if costs.known]
+        enough = [requests for requests in known if self._costs[requests].rounds >= _FEW_ROUNDS]
+        return self._costs[min(enough or known)] if known else None
 
 
 class DraftPolicy:
@@ -97,12 +111,13 @@ class RequestPolicy:
         self._pause_tokens = _PAUSE_TOKENS
         self._paused_for = 0
         self._draft_has_read = False
-        # Of the round under way, if it has begun: how many requests there were, whether it has drafts, whether all
-        # others went that way.
+        # Of the round under way, if it has begun: how many requests there were, whether it may go any way and which one
+        # it goes, whether it has drafts, whether all others went that way.
         self._requests = 0
         self._begun = False
-        self._speculates = False
         self._free = False
+        self._way = Way.FITTED
+        self._speculates = False
         self._alike = False
         self.reason = ""
 
@@ -114,13 +129,17 @@ class RequestPolicy:
         """
         shared = self._shared
         with shared.held:
-            self._requests = shared.requests
-            drafts, self.reason = self._length(longest) if longest else (0, "")
-            self._begun, self._speculates = True, drafts > 0
-            # Those that cannot go the other way are there in a trial as they are without one.
-            self._free = longest > 0 and not self._pinned
-            shared.under_way[self._speculates] += self._free
-            self._alike = self._free and not shared.under_way[not self._speculates]
+            self._begun, self._requests = True, shared.requests
+            limit = self._scheduled(longest)
+            adapts = shared.adaptive and limit > 0 and not self._pinned
+            self._way = shared.gate.way(self._requests) if adapts else Way.FITTED
+            drafts = self._length(limit) if adapts else limit
+            self.reason = "" if drafts or not longest else self._why_none(limit)
+            self._speculates = drafts > 0
+            # Those that cannot go another way are there in a trial as they are without one.
+            self._free = adapts and self.reason != LOW_ACCEPTANCE
+            shared.under_way[self._way] += self._free
+            self._alike = self._free and self._are_alike()
         return drafts
 
     def end(self, *, drafted: int, accepted: int, tokens: int, draft_s: float, target_s: float) -> None:
@@ -145,12 +164,12 @@ class RequestPolicy:
             if self._speculates and not reads:
                 shared.costs(self._requests).add(drafted=drafted, draft_s=draft_s, verify_s=target_s)
             if drafted:
-                self._acceptance.add(drafted=drafted, accepted=accepted)
-                shared.acceptance.add(drafted=drafted, accepted=accepted)
+                for acceptance in (self._acceptance, shared.acceptance, shared.usual_acceptance):
+                    acceptance.add(drafted=drafted, accepted=accepted)
             self._paused_for = max(self._paused_for - tokens, 0)
             if self._free:
                 shared.gate.add(
-                    speculated=self._speculates,
+                    way=self._way,
                     seconds=draft_s + target_s,
                     tokens=tokens,
                     requests=self._requests,
@@ -176,24 +195,17 @@ class RequestPolicy:
 
     def _done(self) -> None:
         self._begun = False
-        under_way = self._shared.under_way
-        under_way[self._speculates] -= self._free
-        self._alike = self._alike and not under_way[not self._speculates]
+        self._shared.under_way[self._way] -= self._free
+        self._alike = self._alike and self._are_alike()
 
-    def _length(self, longest: int) -> tuple[int, str]:
-        shared = self._shared
-        limit = self._scheduled(longest)
+    def _are_alike(self) -> bool:
+        """Say whether all others that are free go this one's way."""
+        return not any(rounds for way, rounds in self._shared.under_way.items() if way is not self._way)
+
+    def _why_none(self, limit: int) -> str:
         if not limit:
-            return 0, SCHEDULED
-        if shared.adaptive and not self._pinned:
-            if not shared.gate.speculates(self._requests):
-                return 0, NOT_FASTER
-            if self._paused_for:
-                return 0, LOW_ACCEPTANCE
-            limit = self._best(limit)
-            if not limit:
-                return 0, LOW_ACCEPTANCE
-        return limit, ""
+            return SCHEDULED
+        return NOT_FASTER if self._way is Way.ALONE and not self._paused_for else LOW_ACCEPTANCE
 
     def _scheduled(self, longest: int) -> int:
         if self._pinned:
@@ -201,21 +213,26 @@ class RequestPolicy:
         limits = [drafts for requests, drafts in self._shared.schedule if requests <= self._shared.requests]
         return min(longest, limits[-1]) if limits else longest
 
-    def _best(self, longest: int) -> int:
+    def _length(self, longest: int) -> int:
+        """Return how many tokens a round drafts where that is free, at most ``longest``, which is not 0."""
         shared = self._shared
+        if self._way is Way.ALONE or self._paused_for:
+            return 0
         self._rounds += 1
-        costs = shared.costs(self._requests)
-        if not costs.known:
+        costs = shared.costs(self._requests) if self._way is Way.CROWDED else shared.smallest_costs()
+        if not costs or not costs.known:
             return longest
-        choice = best_choice(costs, self._acceptance.rate, longest)
-        alone_s = shared.gate.alone_token_s(self._requests) or costs.round_s(0)
+        choice, others = (
+            best_choice(costs, acceptance.rate, longest) for acceptance in (self._acceptance, shared.usual_acceptance)
+        )
+        # Compared with others, since under a load calls that were measured at other moments tell little of the target
+        # alone. Where drafts do not pay for anybody, that is the gate's to say.
+        slowest_s = _WORTH * others.token_s * max(shared.gate.gain(self._requests), 1.0)
         self._tried += 1
-        if choice.token_s > _WORTH * alone_s and self._tried > _TRIED_ROUNDS:
+        if choice.token_s > slowest_s and self._tried > _TRIED_ROUNDS:
             self._tried = 0
-            self._paused_for, self._pause_tokens = (
-                self._pause_tokens,
-                min(2 * self._pause_tokens, _LONGEST_PAUSE_TOKENS),
-            )
+            self._paused_for = self._pause_tokens
+            self._pause_tokens = min(2 * self._pause_tokens, _LONGEST_PAUSE_TOKENS)
             return 0
         if self._rounds % _EXPLORE_ROUNDS == 0 and longest > 1:
             return choice.drafts - 1 if choice.drafts > 1 else 2
