@@ -177,9 +177,8 @@ class RequestPolicy:
                 )
 
     def failed(self) -> None:
-        """Note that the draft failed in the round that was begun."""
-        shared = self._shared
-        with shared.held:
+        """Note that the draft failed in the round that was begun, if one was."""
+        with self._shared.held:
             self._done()
 
     def __enter__(self) -> Self:
@@ -187,13 +186,13 @@ class RequestPolicy:
 
     def __exit__(self, *_: object) -> None:
         """End the request."""
-        shared = self._shared
-        with shared.held:
-            if self._begun:
-                self._done()
-            shared.requests -= 1
+        with self._shared.held:
+            self._done()
+            self._shared.requests -= 1
 
     def _done(self) -> None:
+        if not self._begun:
+            return
         self._begun = False
         self._shared.under_way[self._way] -= self._free
         self._alike = self._alike and self._are_alike()
